@@ -9,6 +9,7 @@ from math import inf, nan
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from config import HOW
 from config.planned import arms_of, column_of, task_of
@@ -83,19 +84,12 @@ def counted(records):
     return finished(records) or records
 
 
+def at_end(records, column):
+    """Returns the last value of a column in each run: a Series by seed, nan where a run has none."""
+    return pandas.Series({record.seed: record.last(column) for record in records}, dtype=float)
+
+
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
-
-
-def pairs_of(records, others, column):
-    """
-    Returns the pairs (run of an arm, run of its baseline) with the same seed: they saw the same data.
-
-    Both have finished, or the column that is compared has its last value at the same step.
-    """
-    of_seed = {other.seed: other for other in counted(others)}
-    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
-    return [(mine, other) for mine, other in pairs
-            if mine.last_step(column) == other.last_step(column) or (mine.is_finished() and other.is_finished())]
 
 
 def speed_up(loss, baseline_loss):
@@ -111,11 +105,20 @@ def speed_up(loss, baseline_loss):
     return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 
 
-def compare_pairs(pairs, column="val_loss"):
-    """Returns how much a column of an arm ends above that of its baseline: a dict of numbers, nan without a pair."""
-    found = of_differences([mine.last(column) - other.last(column) for mine, other in pairs])
+def compare_arms(records, others, column="val_loss"):
+    """
+    Returns how much a column of an arm ends above that of its baseline, the others: a dict of numbers, nan without any.
+
+    A pair is a run of each with the same seed: they saw the same data. Both have finished, or the column has its last
+    value at the same step.
+    """
+    of_seed = {other.seed: other for other in counted(others)}
+    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
+    pairs = [(mine, other) for mine, other in pairs
+             if mine.last_step(column) == other.last_step(column) or (mine.is_finished() and other.is_finished())]
     gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs
              if task_of(mine.config) == task_of(other.config)]  # or one loss says nothing about the other
+    found = of_differences([mine.last(column) - other.last(column) for mine, other in pairs])
     return found | dict(speed_up=np.median(gains) if gains else nan)
 
 
@@ -138,23 +141,20 @@ def do_planned(planned, arms):
     p after Holm's correction over all of them, and the result.
     """
     found = []
-    for measure, left, _, right in planned:
-        minus = at_ends(arms, right, measure)
-        found.append(of_differences([value - minus[seed] for seed, value in at_ends(arms, left, measure).items()
-                                     if seed in minus]))
+    for measure, left, direction, right in planned:
+        test = of_differences(of_side(arms, left, measure) - of_side(arms, right, measure))
+        is_predicted = test["difference"] > 0 if direction == ">" else test["difference"] < 0
+        found.append(test | dict(result="as predicted" if is_predicted else "the other way"))
     # A test without runs counts as well: the plan is one family, whichever of its runs are there.
     corrected = holm([1 if np.isnan(test["p"]) else test["p"] for test in found])
-    for (_, _, direction, _), test, p in zip(planned, found, corrected):
-        is_predicted = test["difference"] > 0 if direction == ">" else test["difference"] < 0
-        result = "as predicted" if is_predicted else "the other way"
-        test |= dict(p=p, result=result if p < 0.05 else "not shown")
+    for test, p in zip(found, corrected):
+        test["p"] = p
+        if p >= 0.05:
+            test["result"] = "not shown"
     return found
 
 
-def at_ends(arms, side, measure):
-    """Returns {seed: a measure at the end} of 'arm', or of 'arm - arm' the differences, for all seeds that finished."""
-    first, *others = [{record.seed: record.last(column_of(measure)) for record in finished(arms.get(arm, []))}
-                      for arm in arms_of(side)]
-    for other in others:
-        first = {seed: value - other[seed] for seed, value in first.items() if seed in other}
-    return first
+def of_side(arms, side, measure):
+    """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed, of finished runs."""
+    first, *others = [at_end(finished(arms.get(arm, [])), column_of(measure)) for arm in arms_of(side)]
+    return first - sum(others)

@@ -34,9 +34,7 @@ DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV
 
 
 class Record(NamedTuple):
-    """
-    A run of train.py, finished or not; or the training of a pretrained model, of which we have scores of layers only.
-    """
+    """A run of train.py, finished or not."""
 
     arm: str
     seed: int

@@ -10,8 +10,7 @@ from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, i
                             split_measure, task_of)
 from data.chance import SCORES
 from data.names import fixed
-from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned, find_baselines, finished, pairs_of,
-                                  pool)
+from data.results.compare import MIN_PAIRS, at_end, compare_arms, counted, do_planned, find_baselines, finished, pool
 from data.results.ends import table_of_ends
 from data.results.exact import DRAWS, EXACT_PAIRS, holm
 from data.results.records import origins, read_comparison, write_comparison
@@ -61,7 +60,7 @@ def report_plan(planned, arms):
 
 def report_comparison(arms, baseline, measure, has_all):
     """Returns the table of arms beside their baselines, in texts. has_all: with all columns."""
-    measured = {name: arms[name] for name in arms if not np.isnan(mean_of_last(arms[name], column_of(measure)))}
+    measured = {name: arms[name] for name in arms if at_end(counted(arms[name]), column_of(measure)).notna().all()}
     require(measured, f"no run has {measure}")
     require(baseline in (None, *measured), f"the runs of {baseline} have no {measure}")
     baseline_of = find_baselines(measured, baseline, measure)
@@ -143,9 +142,7 @@ def arms_table(planned, arms):
             task = task_of(arms[name][0].config)
             row["task"] = ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)
         for column in "val_loss", "symmetry", "heads", "directionality", "positions", "positions_chance":
-            mean = np.mean([run.last(column) for run in runs]) if runs else np.nan
-            digits = 3 if column == "val_loss" else 2
-            row[column.split("_")[-1]] = "" if np.isnan(mean) else fixed(mean, digits)
+            row[column.split("_")[-1]] = mean_cell(runs, column, digits=3 if column == "val_loss" else 2)
         rows[name] = row if runs else row | dict(loss="no finished run")
     table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
     return table.loc[:, (table != "").any()]  # columns with something in them
@@ -163,28 +160,30 @@ def planned_table(planned, arms):
 def comparison_table(arms, baseline_of, measure="loss"):
     """Returns a DataFrame of cells as they are shown, a row for each arm. p is corrected for the number of arms."""
     column = column_of(measure)
-    gains = {name: compare_pairs(pairs_of(arms[name], arms[baseline], column), column)
+    gains = {name: compare_arms(arms[name], arms[baseline], column)
              for name, baseline in baseline_of.items() if name != baseline}
     corrected = holm({name: gain["p"] for name, gain in gains.items()})
     rows = {}
     for name in baseline_of:
+        runs = counted(arms[name])
         gain = gains.get(name)  # None: of a baseline
         row = {
-            measure: fixed(mean_of_last(arms[name], column), 3),
+            measure: mean_cell(runs, column, digits=3),
             "difference [95 %]": difference_cell(gain) if gain else "baseline",
             "p": f"{corrected[name]:.2g}" if gain and gain["n_pairs"] >= MIN_PAIRS else "",
         }
         for score in SCORES:
-            row.setdefault(score, fixed(mean_of_last(arms[name], score), 2))
+            row.setdefault(score, mean_cell(runs, score, digits=2))
         row["pairs"] = gain["n_pairs"] if gain else ""
         row["speed-up"] = speed_up_cell(gain["speed_up"]) if gain else ""
         rows[name] = row
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
 
 
-def mean_of_last(records, column):
-    """Returns the last value of a column, on average over the runs that count."""
-    return np.mean([record.last(column) for record in counted(records)])
+def mean_cell(records, column, digits):
+    """Returns the mean over runs of the last value of a column as it is shown, "" if a run has none."""
+    mean = at_end(records, column).mean(skipna=False)
+    return "" if np.isnan(mean) else fixed(mean, digits)
 
 
 def speed_up_cell(speed_up):
