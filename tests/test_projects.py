@@ -1,6 +1,5 @@
 """analyze.py in projects with modules of the same names as ours, each in a process. pytest tests/test_projects.py"""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 
 import analyze
 from tests.test_analyze import bert, symmetry_of
+from tests.toy import folder
 
 ROOT = Path(analyze.__file__).parent
 CALLBACK = re.search("```python\n(.*?LogScores.*?)```", (ROOT / "data/pretrained/README.md").read_text(), re.DOTALL)[1]
@@ -17,11 +17,6 @@ NAMES = ["model", "config", "data", "train", "init", "utils"]
 MODULES = [f"{name}.py" for name in NAMES]
 PACKAGES = [f"{name}/__init__.py" for name in NAMES]
 NANOGPT = ["model.py", "train.py", "config/train_gpt2.py", "data/shakespeare/prepare.py"]  # folders without __init__.py
-KINDS = {  # files, and which of their modules are imported before ours, and which after
-    "modules, before": (MODULES, NAMES, []), "modules, after": (MODULES, [], NAMES),
-    "packages, before": (PACKAGES, NAMES, []), "packages, after": (PACKAGES, [], NAMES),
-    "nanoGPT": (NANOGPT, ["model"], ["train"]),
-}
 PROGRAM = """
 import importlib, sys
 from types import SimpleNamespace
@@ -40,32 +35,17 @@ assert all(importlib.import_module(module.MINE) is module for module in theirs)
 """.format(root=str(ROOT), callback=CALLBACK)
 
 
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    """All of them at once, because each takes seconds to import torch."""
-    started = {}
-    for kind, (files, before, after) in KINDS.items():
-        project = tmp_path_factory.mktemp("project")
-        for file in [*files, "transformers.py"]:
-            (project / file).parent.mkdir(parents=True, exist_ok=True)
-            name = file.partition("/")[0].removesuffix(".py")
-            (project / file).write_text(f"MINE = {name!r}\nTrainerCallback = object\n")
-        (project / "main.py").write_text(PROGRAM)
-        argv = [sys.executable, "main.py", bert(project / "scored", 0.5), " ".join(before), " ".join(after)]
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started[kind] = project / "scored", subprocess.Popen(argv, cwd=project, env=env, **pipes)
-    yield started
-    for _, process in started.values():
-        process.kill()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_and_the_callback_work_in_a_project_with_modules_of_our_names_and_theirs_stay(processes, kind):
-    scored, process = processes[kind]
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert list(map(float, out.split())) == pytest.approx(symmetry_of(scored), abs=1e-6)
+@pytest.mark.parametrize("files, before, after", [  # files, and which of them are imported before ours, and which after
+    (MODULES, [], NAMES), (PACKAGES, NAMES, []), (NANOGPT, ["model"], ["train"])])
+def test_scores_and_the_callback_work_in_a_project_with_modules_of_our_names_and_theirs_stay(
+        tmp_path, monkeypatch, files, before, after):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    mine = {file: f"MINE = {file.partition('/')[0].removesuffix('.py')!r}\n".encode() for file in files}
+    folder(tmp_path, mine | {"transformers.py": b"TrainerCallback = object", "main.py": PROGRAM.encode()}, config=None)
+    argv = [sys.executable, "main.py", bert(tmp_path / "scored", 0.5), " ".join(before), " ".join(after)]
+    run = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert list(map(float, run.stdout.split())) == pytest.approx(symmetry_of(tmp_path / "scored"), abs=1e-6)
 
 
 def test_scoring_a_folder_reads_nothing_of_runs_or_of_training(tmp_path):
