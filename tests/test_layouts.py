@@ -135,13 +135,16 @@ def first(out):
     return out if torch.is_tensor(out) else first(out[0])
 
 
+def wqk_of_heads(w_q, w_k):
+    """w_q (H, C, D), w_k (Hkv, C, D) -> (H, C, C)."""
+    return w_q @ w_k.repeat_interleave(len(w_q) // len(w_k), 0).mT
+
+
 def agree(q, k, w_q, w_k):
     """Whether q_h(e_i) . k_h(e_j) is (W_q,h W_k,g^T)_ij in every head, up to the one scale of the attention."""
     if q.shape != w_q.shape:
         return False
-    group = len(w_q) // len(w_k)
-    found = q @ k.mT  # (H, C, C)
-    expected = w_q @ w_k.repeat_interleave(group, 0).mT
+    found, expected = q @ k.mT, wqk_of_heads(w_q, w_k)  # (H, C, C)
     scale = (found * expected).sum() / expected.square().sum()
     return scale > 0 and torch.allclose(found, scale * expected, rtol=0, atol=1e-5 * found.abs().max())
 
@@ -215,13 +218,7 @@ def require_same(found, tensors, also, others):
     for stack, same in zip(found, also):
         assert [layer.index for layer in stack.layers] == [layer.index for layer in same.layers]
         for one, two in zip(stack.layers, same.layers):
-            for (q, k), (p_q, p_k) in zip(heads_of(one, tensors), heads_of(two, others), strict=True):
-                torch.testing.assert_close(q @ k.T, p_q @ p_k.T)
-
-
-def heads_of(layer, tensors):
-    w_q, w_k = layer.heads(tensors)
-    return zip(w_q, w_k.repeat_interleave(len(w_q) // len(w_k), 0))
+            torch.testing.assert_close(wqk_of_heads(*one.heads(tensors)), wqk_of_heads(*two.heads(others)))
 
 
 def model_types(config):
