@@ -1,9 +1,14 @@
-"""The exercises: our own answers pass them, and wrong ones are told what is wrong."""
+"""
+The exercises: our own answers pass them, and wrong ones are told what is wrong. In micro.py the gradients are right, and
+what it and positions.py print comes in the order that README.md tells.
+"""
 
 import re
 import shlex
+import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,9 +16,12 @@ import analyze
 import init
 from data.results.record import FOLDER
 from tests.exercises import __main__ as exercises
-from tests.exercises import step_1_symmetry, step_2_directionality, step_3_attention, step_4_start
+from tests.exercises import micro, positions, step_1_symmetry, step_2_directionality, step_3_attention, step_4_start
 
-ROOT = Path(analyze.__file__).parent
+HERE = Path(micro.__file__).parent
+ROOT = HERE.parents[1]
+PAGE = (HERE / "README.md").read_text()
+CHANGES = re.findall(r"```diff\n(.*?)```", PAGE, re.S)  # no positions, no [MASK]
 
 
 def gradient_at_zero(x, targets):
@@ -102,7 +110,7 @@ def test_help_is_printed_and_an_unknown_step_refused(capsys, word, status, told)
 
 def test_every_answer_names_a_test_or_a_file_that_is_there_or_a_command_that_prints_its_numbers(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    text = " ".join((ROOT / "tests/exercises/README.md").read_text().split())
+    text = " ".join(PAGE.split())
     tests = "".join(path.read_text() for path in ROOT.glob("tests/test_*.py"))
     answers = re.findall(r"</summary> ([^<]*) \[([^]]*)\] </details>", text)
     assert len(answers) == len(re.findall(r"<summary>\d", text)) > 9
@@ -117,3 +125,62 @@ def test_every_answer_names_a_test_or_a_file_that_is_there_or_a_command_that_pri
         else:
             file = source.removeprefix("open: ")
             assert (ROOT / file).exists() or (FOLDER.parent / file).exists(), file
+
+
+# ---- micro.py and positions.py -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_entry_of_every_gradient_of_micro_equals_a_finite_difference(monkeypatch, causal):
+    for name, value in dict(B=2, T=6, C=4, K=2, V=9, MASK=8).items():
+        monkeypatch.setattr(micro, name, value)
+    rng = np.random.default_rng(0)
+    w = {name: rng.normal(0, 0.5, x.shape) for name, x in micro.new_weights(rng).items()}  # float64
+    batch = micro.get_batch(rng.integers(0, 8, 99), rng)
+    _, gradients = micro.loss_and_gradients(w, *batch, causal)
+    assert gradients.keys() == w.keys()
+    for name, x in w.items():
+        for place in np.ndindex(x.shape):
+            kept, losses = x[place], []
+            for change in 1e-6, -1e-6:
+                x[place] = kept + change
+                losses.append(micro.loss_and_gradients(w, *batch, causal)[0])
+            x[place] = kept
+            assert gradients[name][place] == pytest.approx((losses[0] - losses[1]) / 2e-6, abs=1e-7), name
+
+
+def test_micro_needs_numpy_alone_and_reads_its_text_from_this_interpreter(monkeypatch):
+    monkeypatch.setattr(socket, "socket", None)
+    text = micro.read_text()
+    assert len(text) > 1e6 and b"def " in bytes(text[:10_000].astype(np.uint8)) and text.max() < micro.MASK
+    imports = re.findall(r"^(?:import|from) (\w+)", (HERE / "micro.py").read_text(), re.M)
+    assert imports == ["os", "sys", "pathlib", "numpy"]
+
+
+def last_symmetry(capsys, *argv, change=""):
+    """Of 100 steps of micro.py, in which a student makes a change of README.md."""
+    source = (HERE / "micro.py").read_text()
+    for old, new in re.findall(r"^-(.*)\n\+(.*)\n", change, re.M):
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    changed = dict(__name__="changed")
+    exec(compile(source, "micro.py", "exec"), changed)
+    changed["STEPS"] = 100
+    changed["main"](argv)
+    return float(capsys.readouterr().out.split()[-1])
+
+
+def test_micro_becomes_symmetric_with_positions_and_both_sides_with_or_without_masks(capsys):
+    no_positions, no_mask = CHANGES
+    encoder = last_symmetry(capsys)
+    assert encoder > 0.4 and last_symmetry(capsys, change=no_mask) > 0.4
+    assert last_symmetry(capsys, "causal") < 0.25
+    assert last_symmetry(capsys, change=no_positions) < 0.15
+
+
+def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):
+    positions.main()
+    shown = re.findall(r"symmetry of P ([\d.]+)", PAGE)
+    printed = re.findall(r"symmetry of P ([\d.]+)", capsys.readouterr().out)
+    assert list(map(float, printed)) == pytest.approx(list(map(float, shown)), abs=0.011)
+    assert float(printed[0]) > 0.8 and float(printed[1]) == 0
