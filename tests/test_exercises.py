@@ -1,6 +1,6 @@
 """
-The exercises: our own answers pass them, and wrong ones are told what is wrong. In micro.py the gradients are right, and
-what it and positions.py print comes in the order that README.md tells.
+The exercises: our own answers pass them, and wrong ones are told what is wrong. In micro.py the gradients are right,
+and what it and positions.py print comes in the order that README.md tells.
 """
 
 import re
