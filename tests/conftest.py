@@ -51,8 +51,8 @@ def drawn(monkeypatch):
 @pytest.fixture
 def analysed(tmp_path, monkeypatch, capsys):
     """
-    Runs analyze.py in tmp_path, with --csv=s.csv -> status (or the line in which it ended), table (what is in s.csv,
-    and "" where a cell is empty), out, err.
+    Runs analyze.py in tmp_path, with --csv=s.csv or without -> status (or the line in which it ended), table (what is
+    in s.csv, and "" where a cell is empty), out, err.
     """
     import pandas
 
@@ -60,9 +60,9 @@ def analysed(tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
 
-    def analysed(*argv):
+    def analysed(*argv, csv=True):
         with pytest.raises(SystemExit) as e:
-            analyze.main([*map(str, argv), "--csv=s.csv"])
+            analyze.main([*map(str, argv), *(["--csv=s.csv"] if csv else [])])
         table = pandas.read_csv("s.csv").astype(object).fillna("") if Path("s.csv").exists() else None
         out, err = capsys.readouterr()
         return SimpleNamespace(status=e.value.code, table=table, out=out, err=err)

@@ -108,7 +108,7 @@ def test_help_is_printed_and_an_unknown_step_refused(capsys, word, status, told)
     assert e.value.code == status and told in "".join(capsys.readouterr())
 
 
-def test_every_answer_names_a_test_or_a_file_that_is_there_or_a_command_that_prints_its_numbers(monkeypatch, capsys):
+def test_every_answer_names_a_test_or_a_file_that_is_there_or_a_command_that_prints_its_numbers(analysed, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = " ".join(PAGE.split())
     tests = "".join(path.read_text() for path in ROOT.glob("tests/test_*.py"))
@@ -118,9 +118,8 @@ def test_every_answer_names_a_test_or_a_file_that_is_there_or_a_command_that_pri
         if source.startswith("-k "):
             assert re.search(rf"def test_\w*{source.removeprefix('-k ')}_", tests), source
         elif source.startswith("python analyze.py "):
-            with pytest.raises(SystemExit):
-                analyze.main(shlex.split(source)[2:])
-            printed = {round(float(share)) for share in re.findall(r"([\d.]+)%", capsys.readouterr().out)}
+            out = analysed(*shlex.split(source)[2:], csv=False).out
+            printed = {round(float(share)) for share in re.findall(r"([\d.]+)%", out)}
             assert {int(share) for share in re.findall(r"(\d+) %", answer)} <= printed
         else:
             file = source.removeprefix("open: ")

@@ -25,13 +25,12 @@ def test_every_command_that_a_page_shows_with_its_output_is_among_those_below():
 
 
 @pytest.mark.parametrize("command, lines", SHOWN)
-def test_a_page_shows_what_its_command_prints(command, lines, monkeypatch, capsys):
+def test_a_page_shows_what_its_command_prints(command, lines, analysed, monkeypatch):
     """All of it, or pieces between lines of dots."""
     monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit) as e:
-        analyze.main(shlex.split(command))
-    assert not e.value.code
-    text = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    found = analysed(*shlex.split(command), csv=False)
+    assert found.status == 0
+    text = "\n".join(line.rstrip() for line in found.out.splitlines())
     for piece in re.split(r"^\.\.\.\n", lines, flags=re.MULTILINE):
         assert piece.strip("\n") in text, piece
 

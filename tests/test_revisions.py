@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import analyze
 from data import figures
 from data.pretrained import revisions
 from tests.hub import ID, ROUTES, in_json
@@ -75,11 +74,8 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(r
     assert (told in found.err) == (asked == "all")
 
 
-def test_the_table_of_heads_names_the_checkpoint_of_each_row(run, monkeypatch, capsys):
-    monkeypatch.chdir(run.parent)
-    with pytest.raises(SystemExit):
-        analyze.main([*CHECKPOINTS, "--per_head"])
-    lines = capsys.readouterr().out.split("\n\n")[0].splitlines()[2:]
+def test_the_table_of_heads_names_the_checkpoint_of_each_row(run, analysed):
+    lines = analysed(*CHECKPOINTS, "--per_head", csv=False).out.split("\n\n")[0].splitlines()[2:]
     assert [line.split()[1] for line in lines[:: len(lines) // 3]] == [f"checkpoint-{step}" for step in STEPS]
 
 
@@ -141,13 +137,11 @@ def test_a_mirror_of_the_hub_that_answers_otherwise_is_one_line(hub, monkeypatch
     assert "what the Hub answers makes no sense" in one_line(lambda: revisions.find_targets("org/model", "*"))
 
 
-def test_branches_and_tags_are_read_in_order(hub, analysed):
-    folders = [bert(str(i), mix) for i, mix in enumerate((0.0, 0.4, 0.9))]
-    hub.add("org/model", files_of(folders[2]), branch="step300")
-    hub.add("org/model", files_of(folders[1]), branch="step10")
-    hub.add("org/model", files_of(folders[0]), tag="step2")
+def test_branches_and_tags_are_read_in_order(hub, run, analysed):
+    hub.add("org/model", files_of(run / "checkpoint-300"), branch="step300")
+    hub.add("org/model", files_of(run / "checkpoint-10"), branch="step10")
+    hub.add("org/model", files_of(run / "checkpoint-2"), tag="step2")
     hub.add("org/model", {"README.md": b"no model here"})
     found = analysed("--hf", "org/model", "--revisions=step*")
     assert found.status == 0 and list(found.table.revision[::3]) == ["step2", "step10", "step300"]
-    expected = [symmetry for folder in folders for symmetry in symmetry_of(folder)]
-    assert list(found.table.symmetry) == pytest.approx(expected, abs=1e-5)
+    assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-5)
