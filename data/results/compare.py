@@ -12,9 +12,9 @@ import numpy as np
 import pandas
 
 from config import HOW
-from config.planned import arms_of, column_of, task_of
+from config.planned import arms_of, column_of, differing_keys, task_of
 from data.results.exact import confidence_interval, holm, sign_flip
-from data.results.records import by_task, read_comparison, read_run
+from data.results.records import read_comparison, read_run
 from data.results.runs import require
 from model import BERT_STD
 
@@ -44,11 +44,19 @@ def pool(paths):
     return arms, plans
 
 
+def by_task(arms):
+    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
+    tasks = {}
+    for name, records in arms.items():
+        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
+    return list(tasks.values())
+
+
 def require_same_arm(record, other):
     """Raises RunError unless the configurations of two runs differ in their seeds, and else in keys of FREE at most."""
-    for key in sorted((record.config.keys() | other.config.keys()) - FREE):  # the same one is named every time
-        mine, theirs = record.config.get(key), other.config.get(key)
-        require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
+    for key in differing_keys([record.config, other.config]):
+        require(key in FREE, f"two runs called {record.arm} differ in {key}: {record.config.get(key)}, "
+                f"{other.config.get(key)}")
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 
 

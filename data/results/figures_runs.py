@@ -15,8 +15,8 @@ from config import HOW
 from config.planned import differing_keys, task_of
 from data import chance
 from data.figures import DASHES, HEIGHT, RANDOM, figure, put_chance, put_legend, put_steps, put_titles, put_zero, styles
+from data.results.compare import by_task
 from data.results.picture import TITLES, in_words
-from data.results.records import by_task
 
 
 def put_names(axis, names):

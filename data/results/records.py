@@ -46,9 +46,7 @@ class Record(NamedTuple):
 
     def curve(self, column):
         """Returns a column at those steps that have it: a Series by step, empty if the column is newer than the run."""
-        if column not in self.table:
-            return pandas.Series(dtype=float)
-        return self.table[column].dropna()
+        return self.table.get(column, pandas.Series(dtype=float)).dropna()
 
     def last(self, column):
         """Returns the last value of a column, or nan if it has none."""
@@ -65,16 +63,6 @@ class Record(NamedTuple):
         """Returns one of OF_LAYERS at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
         table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
         return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
-
-
-def by_task(arms):
-    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
-    from config.planned import task_of  # here, because a run of train.py does not need it
-
-    tasks = {}
-    for name, records in arms.items():
-        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
-    return list(tasks.values())
 
 
 def of_layers(rows):
@@ -168,14 +156,7 @@ def read_run(folder):
 
 
 def write_comparison(path, arms, planned=()):
-    """
-    Writes {name of an arm: its records}, and the planned tests.
-
-    Raises RunError if a file at path would lose any, and ConfigError if a name could not be read again.
-    """
-    from config.planned import require_names
-
-    require_names(arms)
+    """Writes {name of an arm: its records}, and the planned tests. Raises RunError if a file at path would lose any."""
     tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
     lines = [f"{PLANNED}{json.dumps(planned)}"] if planned else []
     if Path(path).exists():
@@ -195,9 +176,7 @@ def origins(records):
     """Returns {key of ORIGIN: the texts of these runs}, without a key that none of them has."""
     found = {}
     for key in ORIGIN:
-        texts = set()
-        for record in records:
-            texts |= set(record.origin.get(key, ["unknown"]))
+        texts = set().union(*(record.origin.get(key, ["unknown"]) for record in records))
         if texts != {"unknown"}:
             found[key] = sorted(texts)
     return found
@@ -205,18 +184,16 @@ def origins(records):
 
 def config_lines(arms):
     """Returns the line '# config {...}' with what all arms share, and a line '# config of NAME {...}' for each arm."""
-    from config.planned import differing_keys
-
     configs = {}
     for name, records in arms.items():
         config = records[0].config
         configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
         configs[name] |= origins(records)
-    special = differing_keys(list(configs.values()))
-    shared = {key: value for key, value in next(iter(configs.values())).items() if key not in special}
+    first, *others = configs.values()
+    shared = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
     lines = [f"# config {json.dumps(shared)}"]
     for name, config in configs.items():
-        own = {key: value for key, value in config.items() if key in special}
+        own = {key: value for key, value in config.items() if key not in shared}
         lines.append(f"# config of {name} {json.dumps(own)}")
     return lines
 

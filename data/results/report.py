@@ -6,8 +6,8 @@ import numpy as np
 import pandas
 
 from config import ConfigError, run_file
-from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, is_test, require_planned,
-                            split_measure, task_of)
+from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, is_test, require_names,
+                            require_planned, split_measure, task_of)
 from data.chance import SCORES
 from data.names import fixed
 from data.results.compare import MIN_PAIRS, at_end, compare_arms, counted, do_planned, find_baselines, finished, pool
@@ -26,6 +26,7 @@ def report_runs(args):
     arms = choose_arms(pooled, args.arms, args.baseline, measure)
     runs = list(itertools.chain(*arms.values()))
     if args.csv:
+        require_names(arms)
         write_comparison(args.csv, arms, planned)
     if args.plot:
         from data.results import figures_runs, picture  # and matplotlib with them
