@@ -6,7 +6,8 @@ How fast: beside the limit of the machine, and against what people would use ins
 
 A column "A / B" is the time of A over that of B: above 1, B is faster. The two run in turns, on the same machine with
 the same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with
-the same shapes and dtype, and nothing else. So products / ours is the share of our time that is no overhead.
+the same shapes and dtype, and nothing else. So products / ours is the share of our time that is no overhead. Where
+models are trained, all of them keep freed memory, as train.py does.
 
 It needs tests/requirements.txt, the files of gpt2 (data/README.md), 6 GB of memory, 2 GB of disk and some minutes. On a
 GPU the models of train have 12 layers of 768.
@@ -35,6 +36,7 @@ import config
 from analyze import score_model
 from data import batches, tokens
 from data.bert import to_hf
+from data.results import ends
 from data.sympy import prepare
 from model import ModelConfig, Transformer
 from tests import peers
@@ -127,6 +129,7 @@ def training_step(model, find_loss, dtype, compile):
 def bench_train(nanogpt):
     # Transformers computes all rows of the last block and all logits, and ours those of targets alone. The column of
     # operations says how much of the lead over transformers is that. The rest is speed.
+    ends.keep_memory()
     head("training step", "transformers / ours", "its operations / ours", "nanoGPT / ours", "products / ours",
          "transformers [s]", "nanoGPT [s]", "ours [s]", "products [s]", "ours [GFLOP]")
     for name, vocab_size, causal, how in CASES:
@@ -170,6 +173,7 @@ def step_of_train_py(cfg, *words):
 
 
 def bench_steps(nanogpt):
+    ends.keep_memory()
     head("a step", "train.py / bare", "two processes / one", "train.py [s]", "bare [s]", "two processes [s]")
     prepare.make(Path("data/sympy/bytes"))
     small = ["config/small.py", "--max_iters=100", "--eval_interval=50"]

@@ -4,6 +4,8 @@ import json
 import math
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
@@ -20,6 +22,7 @@ from config import ConfigError, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import count_targets, split_batch
+from data.results import ends
 from data.tokens import Corpus
 from model import Block
 from tests.lives import (DRAW, argv, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
@@ -227,6 +230,35 @@ def test_the_end_of_a_run_takes_any_name_and_a_sequence_of_one_token(cfg, monkey
     cfg = replace(cfg, max_iters=2, causal=True, block_size=1, out_dir=cfg.out_dir + "_$5_$10_\udce9")
     run(cfg)
     assert Path(cfg.out_dir, "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+PAGES = """
+import resource, torch
+from data.results import ends
+
+def new_pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**25)  # 128 MB, which are freed at once
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+new_pages()
+ends.keep_memory()
+print([new_pages() for _ in range(3)][-1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another C library")
+def test_memory_that_a_step_frees_is_there_for_the_next_one():
+    """Otherwise the system gives 32,768 new pages to every tensor of this size, or some hundred large ones."""
+    done = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, cwd=Path(train.__file__).parent)
+    assert int(done.stdout) < 20
+
+
+def test_a_run_keeps_its_memory_from_the_first_step_on(cfg, monkeypatch):
+    called = []
+    monkeypatch.setattr(ends, "keep_memory", lambda: called.append(Path(cfg.out_dir, "ckpt.pt").exists()))
+    run(cfg)
+    assert called == [False]
 
 
 # ---- several processes, compiler ---------------------------------------------------------------------------------
