@@ -8,10 +8,6 @@ import os
 from pathlib import Path
 
 
-class FileError(OSError):
-    """A file cannot be written. The message is one line that says what to do."""
-
-
 @contextlib.contextmanager
 def writing(path):
     """Lets an error of the system, such as a full disk, name the file. By itself it names none."""
@@ -19,9 +15,9 @@ def writing(path):
         yield
     except (OSError, RuntimeError) as e:
         cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
-        if isinstance(e, FileError) or not isinstance(cause, OSError):
+        if getattr(cause, "strerror", None) is None:  # not of the system, such as one of those below
             raise
-        raise FileError(f"{path} cannot be written ({cause.strerror}): put that right and run it again") from e
+        raise OSError(f"{path} cannot be written ({cause.strerror}): put that right and run it again") from e
 
 
 @contextlib.contextmanager
@@ -29,7 +25,7 @@ def replacing(path):
     """Gives a block a temporary path to write to. At its end this becomes `path`: complete or not at all."""
     path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
     if path.exists() and not path.is_file():  # such as /dev/null, in whose place root could put a file
-        raise FileError(f"{path} is no file, so it is not replaced by one: give another path")
+        raise OSError(f"{path} is no file, so it is not replaced by one: give another path")
     temporary = path.with_name(f"{path.name}.unfinished-{os.getpid()}.tmp")  # of this process alone
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +45,7 @@ def write_json(path, value):
 
 @contextlib.contextmanager
 def locked(folder, wait=False):
-    """Lets one process at a time write into a folder. Another one waits for its end, or ends in a FileError."""
+    """Lets one process at a time write into a folder. Another one waits for its end, or ends in an OSError."""
     with writing(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
         lock = open(Path(folder) / ".lock", "a")  # "w" would empty a file of that name
@@ -60,7 +56,7 @@ def locked(folder, wait=False):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not wait:
-                raise FileError(f"{folder}: another process is writing there: wait for it, or set --out_dir") from None
+                raise OSError(f"{folder}: another process is writing there: wait for it, or set --out_dir") from None
             print(f"{folder}: another process is writing there; this one waits for it", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         except (OSError, ImportError):

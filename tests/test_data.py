@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from data import samples, tokens, writer
-from data.atomic import FileError, locked, replacing
+from data.atomic import locked, replacing
 from data.text import prepare as text
 from tests import lives, toy
 
@@ -211,9 +211,15 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # as /dev/null, where nobody but root could do it
     (tmp_path / "link").symlink_to("pipe")
     for name in "pipe", "link":
-        with pytest.raises(FileError, match="pipe is no file"), replacing(tmp_path / name) as temporary:
+        with pytest.raises(OSError, match="pipe is no file"), replacing(tmp_path / name) as temporary:
             temporary.write_text("a table")
     assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_error_that_is_not_of_the_system_keeps_its_own_words(tmp_path):
+    with pytest.raises(OSError, match="^cannot write mode RGBA as JPEG$"), replacing(tmp_path / "picture.jpg"):
+        raise OSError("cannot write mode RGBA as JPEG")  # as Pillow does
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_process_waits_for_another_one_and_shows_names_that_are_not_utf8_on_any_terminal(tmp_path):
