@@ -24,7 +24,6 @@ MEASURES = {
     "positions_heads": "symmetry of single heads of that matrix of positions",
 }
 OF_A_LAYER = ["symmetry", "heads", "directionality", "positions"]  # symmetry_1 is that of layer 1, the second one
-DIRECTIONS = [">", "<"]
 # Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
 # new one of a fork, makes another task. data_dir is the place of a corpus, which sha256 identifies.
 WITHIN_TASK = HOW | {
@@ -103,7 +102,7 @@ def require_planned(path, planned, configs):
 def require_test(measure, left, direction, right, configs):
     """Raises ConfigError unless this is a test of these arms."""
     name, layer = split_measure(measure)
-    if direction not in DIRECTIONS:
+    if direction not in (">", "<"):
         raise ConfigError(f"the direction is {direction!r}, expected '>' or '<'")
     if not len(arms_of(left)) == len(arms_of(right)) <= 2:
         raise ConfigError("left and right are two arms, or two differences such as 'symmetric - random'")
