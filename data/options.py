@@ -76,6 +76,8 @@ def require_partners(parser, args):
         parser.error("--limit needs --revisions")
     if args.runs and (args.matrices or args.per_head or args.gamma != parser.get_default("gamma")):
         parser.error("--matrices, --per_head and --gamma are for models, and not for runs")
+    if not args.runs and (args.baseline or args.arms or args.all or args.measure or args.plan):
+        parser.error("--baseline, --arms, --all, --measure and --plan need --runs")
 
 
 def count(text):

@@ -329,7 +329,8 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, analysed):
 @pytest.mark.parametrize("argv", ["--hf m --revisions=step* --limit=0", "--hf m --revisions=step* --limit=-3",
                                   "--hf m --revisions=", "--paper --limit=3", "--hf m --limit=3",
                                   "--hf m --offline", "--hf m --plot=p.txt", "--hf m --device=tpu",
-                                  "--runs out --per_head", "--runs out --matrices=w.png", "--runs out --gamma=3"])
+                                  "--runs out --per_head", "--runs out --matrices=w.png", "--runs out --gamma=3",
+                                  "--hf m --measure=loss", "--paper --offline --all"])
 def test_options_that_make_no_sense_end_at_once(argv, analysed):
     found = analysed(*argv.split())
     assert found.status == 2 and "error: " in found.err.splitlines()[-1]
