@@ -36,7 +36,7 @@ import init
 from config import ConfigError, last_line
 from config.processes import find_place, leave_processes, noted_signals, one_line
 from data.atomic import locked
-from data.batches import Loader, int_of, open_corpus
+from data.batches import Loader, int_of, open_corpus, split_batch
 from data.results import runs
 from data.tokens import DataError
 from model import Transformer
@@ -203,8 +203,8 @@ class Trainer:
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
-        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)
-        self.cfg = self.loader.cfg  # with the micro_batch_size that fits on one process
+        self.cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
+        self.loader = Loader(self.cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         require_known_matrices(self.model)
         self.n_params = sum(p.numel() for p in self.model.parameters())

@@ -117,13 +117,13 @@ def split_batch(cfg, world):
 
 
 class Loader:
-    """Makes the batches of process `rank` of `world` processes, in micro-batches that fit on the device."""
+    """Makes the batches of one process, in micro-batches that fit on its device. cfg: of split_batch."""
 
-    def __init__(self, cfg, corpus, rank, world, device):
-        self.cfg = split_batch(cfg, world)
+    def __init__(self, cfg, corpus, place):
+        self.cfg = cfg
         self.corpus = corpus
-        self.device = device
-        self.rows = np.arange(cfg.batch_size).reshape(world, -1)[rank]  # which rows of a batch are made here
+        self.device = place.device
+        self.rows = np.arange(cfg.batch_size).reshape(place.world, -1)[place.rank]  # of a batch, those made here
 
     def train_batches(self, first_step):
         """Yields the batches of all steps from first_step on. While one is used, a thread makes the next ones."""
