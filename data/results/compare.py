@@ -100,15 +100,16 @@ def at_end(records, column):
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
 
 
-def speed_up(loss, baseline_loss):
+def speed_up(loss, baseline_loss, window=3):
     """
     Returns 1 - t / T, where T is the last step, and t is the first at which the loss is at or below the last one of the
     baseline. -inf, less than any number, if it never is.
 
-    Losses are Series by step. They are smoothed first: each is the mean of an evaluation and up to two before it.
+    Losses are Series by step. They are smoothed first: each is the mean of an evaluation and up to two before it. The
+    paper's rule does not smooth: window = 1.
     """
-    smooth = loss.rolling(3, min_periods=1).mean()
-    smooth_baseline = baseline_loss.rolling(3, min_periods=1).mean()
+    smooth = loss.rolling(window, min_periods=1).mean()
+    smooth_baseline = baseline_loss.rolling(window, min_periods=1).mean()
     reached = loss.index[smooth <= smooth_baseline.iloc[-1]]
     return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 

@@ -85,11 +85,8 @@ def changes(config, track):
 
 def steps_of(records, loss):
     """Returns the updates that each run took to the loss: (S,). One that did not arrive counts with the limit."""
-    steps = []
-    for record in records:
-        curve = record.curve("val_loss")
-        steps.append(min(curve.index[curve <= loss], default=LIMIT))
-    return np.array(steps)
+    curves = [record.curve("val_loss") for record in records]
+    return np.array([min(curve.index[curve <= loss], default=LIMIT) for curve in curves])
 
 
 def read_track(name):
