@@ -129,8 +129,11 @@ def test_a_leader_that_is_no_entry_is_refused_in_one_line(tmp_path, monkeypatch,
         record.main([])
 
 
-def test_a_name_that_would_end_a_cell_of_the_table_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "entries.csv").write_text("track,entry,date,who\nstart,a|b,2026-11-26,me\n")
+@pytest.mark.parametrize("row, said", [
+    ("start,a|b,2026-11-26,me", r"a name has a \|, which ends a table's cell$"),
+    ("start,a,2026-11-26,me, and you", "Expected 4 fields in line 3, saw 5$")])
+def test_a_row_that_would_end_a_cell_of_the_table_or_has_a_cell_too_much_is_refused(tmp_path, monkeypatch, row, said):
+    (tmp_path / "entries.csv").write_text(f"track,entry,date,who\nopen,b,2026-11-26,me\n{row}\n")
     monkeypatch.setattr(record, "FOLDER", tmp_path)
-    with pytest.raises(RunError, match="a name has a |"):
-        record.read_track("start")
+    with pytest.raises(SystemExit, match=f"^record: .*{said}"):
+        record.main([])

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 
-from config import HOW, ConfigError, load
+from config import HOW, load
 from config.planned import WITHIN_TASK
 from data import options
 from data.results.records import read_comparison
@@ -160,8 +160,8 @@ def main(argv=None):
         print("\n\n".join(f"{table(name, entries)}\n\n{verdict(entries)}" for name, entries in entries_of.items()))
         if args.plot:
             plot(entries_of, args.plot)
-    except (ConfigError, RunError, OSError) as e:  # ConfigError: in the leader's file
-        sys.exit(f"record: {e}")
+    except (RunError, OSError, ValueError) as e:  # ValueError: of a leader's file, or of pandas for entries.csv
+        sys.exit(f"record: {str(e).strip()}")
 
 
 if __name__ == "__main__":
