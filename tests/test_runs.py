@@ -241,6 +241,7 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     (None, "b {}-1 --csv new.csv", "an arm is called 'b {}': expected letters, digits"),
     (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is no comparison, or damaged"),
     (("c.csv", "^# config {.*\n", ""), "c.csv", "c.csv is no comparison, or damaged (it has no line # config {...})"),
+    (("c.csv", r"(?s)^(arm,.*?\n).*", r"\1"), "c.csv", "c.csv is no comparison, or damaged (it has no rows)"),
     (("c.csv", r"\A", "# planned [5]\n"), "c.csv", "c.csv is no comparison, or damaged"),
     (("c.csv", r"\A", '# planned [["loss", 5]]\n'), "c.csv", "expected (measure, left, '>' or '<', right)"),
     (("c.csv", r"\A", '# planned [["loss", 5, "<", "a"]]\n'), "c.csv", "expected (measure, left, '>' or '<', right)"),

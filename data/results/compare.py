@@ -26,11 +26,7 @@ MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
 def pool(paths):
-    """
-    Returns {arm: its records}, and {path: its planned tests} of those that are files of comparisons.
-
-    Raises RunError if two runs of one name are not of one arm.
-    """
+    """Returns {arm: its records} and {file: its planned tests}. Raises RunError if a name stands for several arms."""
     arms, plans = {}, {}
     for path in paths:
         if Path(path).is_dir():

@@ -199,11 +199,7 @@ def config_lines(arms):
 
 
 def read_comparison(path):
-    """
-    Returns the records in a file of write_comparison, and its planned tests.
-
-    Raises RunError if it is another file, or damaged.
-    """
+    """Returns the records and the planned tests in a file of write_comparison. Raises RunError if it is damaged."""
     configs, planned, records = {}, [], []
     try:
         text = Path(path).read_text()
@@ -219,6 +215,8 @@ def read_comparison(path):
         # An arm may be called null, which pandas would read as nan.
         rows = io.StringIO(text)
         table = pandas.read_csv(rows, comment="#", dtype=types, na_values=[""], keep_default_na=False)
+        if table.empty:
+            raise ValueError("it has no rows")
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             config = with_defaults(configs[None] | configs[arm]) | dict(seed=seed)
             origin = {key: config.pop(key) for key in ORIGIN if key in config}
