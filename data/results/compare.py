@@ -112,7 +112,7 @@ def speed_up(loss, baseline_loss, window=3):
 
 def compare_arms(records, others, column="val_loss"):
     """
-    Returns how much a column of an arm ends above that of its baseline, the others: a dict of numbers, nan without any.
+    Returns how much a column of an arm ends above that of others, its baseline: a dict of numbers, nan without a pair.
 
     A pair is a run of each with the same seed: they saw the same data. Both have finished, or the column has its last
     value at the same step.

@@ -219,9 +219,8 @@ def read_comparison(path):
             raise ValueError("it has no rows")
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             config = with_defaults(configs[None] | configs[arm]) | dict(seed=seed)
-            origin = {key: config.pop(key) for key in ORIGIN if key in config}
-            for key, texts in origin.items():
-                origin[key] = [texts] if isinstance(texts, str) else texts  # older files have one text
+            # Older files have one text where there is a list now.
+            origin = {key: np.atleast_1d(config.pop(key)).tolist() for key in ORIGIN if key in config}
             of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
             records.append(Record(arm, seed, config, of_run, origin))
     except (KeyError, TypeError, ValueError) as e:
