@@ -1,5 +1,5 @@
 """
-What the tests of the paper share: test_paper.py, test_paper_training.py and test_paper_scores.py.
+What the tests of the paper share: test_paper.py and test_paper_training.py.
 
 B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, L layers, V tokens in the vocabulary, S
 samples. x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
