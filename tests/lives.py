@@ -121,7 +121,7 @@ def begin(argv, output, prepare=None, main=train_main, **env):
     return life
 
 
-def begin_ranks(argv, output, others=None, prepare=None):
+def begin_ranks(argv, output, others=None, prepare=None, main=train_main):
     """The same on two processes; others: the arguments of the second one, where they are not its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -129,7 +129,7 @@ def begin_ranks(argv, output, others=None, prepare=None):
     lives = []
     for rank, args in ("0", argv), ("1", others or argv):
         ranks = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        lives.append(begin(args, f"{output}.{rank}", prepare, **ranks))
+        lives.append(begin(args, f"{output}.{rank}", prepare, main, **ranks))
     return lives
 
 

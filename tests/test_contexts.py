@@ -7,14 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.fsdp import fully_shard
 from transformers import AutoModel
 
 import analyze
 from data.pretrained.files import CheckpointError
+from tests.lives import begin_ranks, end
 from tests.test_analyze import LLAMA, bert, symmetry_of
 from tests.toy import folder, layer_symmetry
 
@@ -91,34 +95,25 @@ def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words)
         analyze.score_model(model)
 
 
-SHARDED = """
-import torch
-from types import SimpleNamespace
-from torch.distributed import destroy_process_group, init_process_group
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModel
-from tests.test_contexts import CALLBACK, LLAMA, symmetries
-exec(CALLBACK)
-init_process_group("gloo")
-torch.manual_seed(0)
-model = AutoModel.from_config(LLAMA)
-expected = symmetries(model)
-for layer in model.layers:
-    fully_shard(layer)
-fully_shard(model)
-logged = []
-callback = LogScores(SimpleNamespace(log=logged.append), every=1)
-callback.on_step_end(None, SimpleNamespace(global_step=1), None, model=model)
-found = [scores[f"symmetry/{i}"] for i, scores in enumerate(logged)]
-destroy_process_group()
-assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-9, (found, expected)
-"""
+def log_scores_of_shards(expected):
+    """One of two processes, each of which holds a half of every weight."""
+    init_process_group("gloo")
+    torch.manual_seed(0)
+    model = AutoModel.from_config(LLAMA)
+    for module in *model.layers, model:
+        fully_shard(module)
+    logged, readme = [], {}
+    exec(CALLBACK, readme)
+    callback = readme["LogScores"](SimpleNamespace(log=logged.append), every=1)
+    callback.on_step_end(None, SimpleNamespace(global_step=1), None, model=model)
+    assert [scores[f"symmetry/{i}"] for i, scores in enumerate(logged)] == pytest.approx(expected, abs=1e-9)
+    destroy_process_group()
 
 
-def test_weights_that_fsdp2_has_sharded_are_gathered_by_the_callback():
-    two_processes = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--no_python"]
-    done = subprocess.run([*two_processes, sys.executable, "-c", SHARDED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_weights_that_fsdp2_has_sharded_are_gathered_by_the_callback(model, tmp_path):
+    for life in begin_ranks(symmetries(model), tmp_path / "rank", main=log_scores_of_shards):
+        status, said = end(life)
+        assert status == 0, said
 
 
 # ---- projects with modules of our names, each in a process -------------------------------------------------------
