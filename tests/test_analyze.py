@@ -1,6 +1,5 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
-import json
 import math
 import os
 import shutil
@@ -15,7 +14,7 @@ import pytest
 import torch
 from matplotlib import cbook
 from PIL import Image, ImageSequence
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
@@ -24,7 +23,7 @@ from data import figures
 from data.pretrained import revisions, scores_table, sources
 from data.pretrained.figures import plot_models
 from tests.lives import at_call
-from tests.toy import files_of, folder
+from tests.toy import files_of, model_folder
 
 logging.disable_progress_bar()
 
@@ -172,11 +171,10 @@ def bert(path, mix):
     weights = {"embeddings.word_embeddings.weight": torch.randn(10, 16)}
     for i in range(3):
         q, k = torch.randn(2, 16, 16)
-        weights[f"encoder.layer.{i}.attention.self.query.weight"] = q
-        weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
+        weights[QUERY.format(i=i)] = q
+        weights[KEY.format(i=i)] = torch.lerp(k, q, mix)
     config = dict(model_type="bert", num_hidden_layers=3, num_attention_heads=2, hidden_size=16)
-    files = {"model.safetensors": save(weights, {"format": "pt"})}
-    return str(folder(Path(path), files, json.dumps(config).encode()))
+    return str(model_folder(path, weights, config))
 
 
 def wqk_of(path):
@@ -209,10 +207,9 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
 
 def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     Path("empty").mkdir()
-    path = Path(bert("zero", 0.5), "model.safetensors")
-    weights = load_file(path)
+    weights = load_file(Path(bert("zero", 0.5), "model.safetensors"))
     weights[KEY.format(i=1)].zero_()
-    path.write_bytes(save(weights, {"format": "pt"}))
+    model_folder("zero", weights)
     found = analysed("--hf", "lama3-8b", "./empty", "--hf", "./zero", model(BERT, "m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "lama3-8b: no model or folder of this name" in found.err
@@ -241,21 +238,20 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
 def test_the_table_of_a_folder_has_no_long_path_no_minus_zero_and_nothing_published_for_its_name(analysed):
     a = torch.randn(16, 16)
     skew = 1.001 * (a - a.T) * (a + a.T).norm() / (a - a.T).norm()  # a symmetry of -0.001
-    path = Path(bert("long-" * 20 + "/gpt2", 0.5), "model.safetensors")
-    halves = {f"encoder.layer.{i}.attention.self.{name}.weight": weight.clone() for i in range(3)
-              for name, weight in (("query", torch.eye(16)), ("key", a + a.T + skew))}
-    path.write_bytes(save(halves, {"format": "pt"}))
-    found = analysed("--hf", str(path.parent))
+    path = bert("long-" * 20 + "/gpt2", 0.5)
+    model_folder(path, {name.format(i=i): weight for i in range(3)
+                        for name, weight in ((QUERY, torch.eye(16)), (KEY, a + a.T + skew))})
+    found = analysed("--hf", path)
     assert list(found.table.symmetry) == pytest.approx(3 * [-0.001], abs=2e-4)
     assert " -0.001 " in found.out and " 0.00 [0.00, 0.00] " in found.out and "-0.00 " not in found.out
-    assert "-0.00 " not in str(analyze.score_model(path.parent, gamma=9))  # nothing stands out so far, also by chance
+    assert "-0.00 " not in str(analyze.score_model(path, gamma=9))  # nothing stands out so far, also by chance
     assert max(map(len, found.out.splitlines())) < 120 and "/gpt2 " in found.out and "published" not in found.out
 
 
 def test_what_of_a_model_is_not_there_is_said_under_its_table_also_if_it_was_scored_before(analysed):
     config = dict(model_type="whisper", encoder_layers=1, encoder_attention_heads=2)
     weights = {f"encoder.layers.0.self_attn.{x}_proj.weight": torch.randn(16, 16) for x in "qk"}
-    folder(Path("m"), {"model.safetensors": save(weights)}, json.dumps(config).encode())
+    model_folder("m", weights, config)
     for _ in range(2):
         assert "  m: its decoder has no queries and keys here" in analysed("--hf", "m").out.splitlines()
 

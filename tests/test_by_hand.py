@@ -1,12 +1,10 @@
 """A layout by the user's own words: what is scored, and what is not scored in silence. pytest tests/test_by_hand.py"""
 
-import json
 import math
 import shlex
 
 import pytest
 import torch
-from safetensors.torch import save
 
 import analyze
 from data import options
@@ -14,7 +12,7 @@ from data.pretrained.by_hand import read_hand
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import find_stacks
 from tests.test_analyze import bert
-from tests.toy import folder, layer_symmetry, one_line
+from tests.toy import layer_symmetry, model_folder, one_line
 
 C, H, HKV, D = 12, 4, 2, 5
 torch.manual_seed(0)
@@ -22,12 +20,6 @@ Q, K, V = torch.randn(2, H, D, C), torch.randn(2, HKV, D, C), torch.randn(2, HKV
 SYMMETRIES = [layer_symmetry(q, k) for q, k in zip(Q, K)]
 WORDS = dict(q="b.{i}.wq.weight", k="b.{i}.wk.weight", heads=(H, HKV))
 FUSED = dict(qkv="h.{i}.attn.attn.weight", heads=(H, HKV))
-
-
-def strange(path, tensors, config=None):
-    files = {"model.safetensors": save({name: weight.clone(memory_format=torch.contiguous_format)
-                                        for name, weight in tensors.items()})}
-    return folder(path, files, json.dumps(config).encode() if config else None)
 
 
 def named(pattern, weights, numbers=(0, 1)):
@@ -91,7 +83,7 @@ SCORED = [  # tensors, words beside WORDS, the config.json, numbers of the layer
 @pytest.mark.parametrize("tensors, words, config, layers, note", SCORED)
 def test_what_the_user_names_is_scored(tmp_path, tensors, words, config, layers, note):
     words = words if "qkv" in words else WORDS | words
-    found = analyze.score_model(strange(tmp_path / "m", tensors, config), **words)
+    found = analyze.score_model(model_folder(tmp_path / "m", tensors, config), **words)
     assert list(found.table.layer) == layers and list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-6)
     [told] = set(found.table.note)
     assert told.startswith(note) and bool(told) == bool(note) and found.note.endswith(told)
@@ -153,7 +145,7 @@ REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
 def test_what_does_not_name_all_of_the_queries_and_keys_is_refused(tmp_path, tensors, words, config, message):
     words = WORDS | words if "qkv" not in words else words
     with pytest.raises(CheckpointError, match=message.replace("{", r"\{")):
-        analyze.score_model(strange(tmp_path / "m", tensors, config), **words)
+        analyze.score_model(model_folder(tmp_path / "m", tensors, config), **words)
 
 
 # ---- a refusal names the words to try ----------------------------------------------------------------------------
@@ -226,7 +218,7 @@ def test_no_words_are_proposed_that_the_model_does_not_have(config, shapes):
 
 
 def test_the_flags_of_a_refusal_score_the_model_and_are_written_beside_its_scores(tmp_path, analysed):
-    strange(tmp_path / "m", separate(), dict(model_type="strange", num_attention_heads=H, num_key_value_heads=HKV))
+    model_folder(tmp_path / "m", separate(), dict(model_type="strange", num_attention_heads=H, num_key_value_heads=HKV))
     told = analysed("--hf", "m").err
     assert "'strange' is not known" in told and "if its code says so" in told and len(told) < 500
     found = analysed("--hf", "m", *flags_of(told, "4,2"))

@@ -1,15 +1,12 @@
 """Weights in FP8 are read with their scales: against transformers' own dequantisation, and loops written out here."""
 
-import json
-
 import pytest
 import torch
-from safetensors.torch import save
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
-from tests.toy import folder, stacks_of
+from tests.toy import model_folder, stacks_of
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 WHOLE = FP8 | {"weight_block_size": None}
@@ -36,9 +33,8 @@ def read_llama(path, quantization: dict, **parts: torch.Tensor) -> torch.Tensor:
     """q_proj (H D, C) of a layer of two heads whose q_proj and k_proj have these parts: weight, weight_scale, ..."""
     config = dict(model_type="llama", num_hidden_layers=1, num_attention_heads=2, head_dim=len(parts["weight"]) // 2,
                   quantization_config=quantization)
-    state = {f"layers.0.self_attn.{x}_proj.{part}": tensor.clone() for x in "qk" for part, tensor in parts.items()}
-    path = folder(path, {"model.safetensors": save(state)}, json.dumps(config).encode())
-    opened = open_checkpoint(path)
+    state = {f"layers.0.self_attn.{x}_proj.{part}": tensor for x in "qk" for part, tensor in parts.items()}
+    opened = open_checkpoint(model_folder(path, state, config))
     [stack] = stacks_of(opened)
     assert not [name for name in opened.tensors if "scale" in name]
     w_q, w_k = stack.layers[0].heads(next(opened.stream([stack.layers[0].names])))  # (H, C, D) each
