@@ -100,7 +100,8 @@ def test_nan_is_not_read_as_nothing_stands_out():
 def test_analyze_itself_needs_torch_alone():
     code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
             "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
+    there = Path(analyze.__file__).parent
+    assert subprocess.run([sys.executable, "-c", code], cwd=there, capture_output=True, text=True).stdout == "\n"
 
 
 # ---- where numbers run out ---------------------------------------------------------------------------------------

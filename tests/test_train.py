@@ -206,15 +206,13 @@ def test_a_run_is_scored_from_its_checkpoint_also_if_no_bert_can_hold_it_and_the
 @pytest.mark.bert_block
 def test_untied_positions_have_scores_of_their_own_beside_those_of_wqk(cfg):
     run(cfg, positions="untied", max_iters=2)
-    rows = scores(cfg)
-    assert list(rows.matrix.unique()) == ["wqk", "positions"]
-    weights = checkpoint(cfg)["model"]
-    for matrix, q, k in ("wqk", "q", "k"), ("positions", "pos_q", "pos_k"):
-        last = rows[(rows.step == 2) & (rows.matrix == matrix) & rows["head"].isna()]
-        for row, attn in zip(last.itertuples(), ("blocks.0.attn", "blocks.1.attn")):
-            m = weights[f"{attn}.{q}.weight"].T @ weights[f"{attn}.{k}.weight"]
-            assert row.symmetry == pytest.approx((m @ m).trace().item() / m.norm().item() ** 2, abs=1e-4)
-            assert row.chance == pytest.approx((m @ m).norm().item() ** 2 / m.norm().item() ** 4, abs=1e-4)
+    rows, weights = scores(cfg).query("step == 2 and head.isna()"), checkpoint(cfg)["model"]
+    assert list(zip(rows.matrix, rows.layer)) == [("wqk", 0), ("wqk", 1), ("positions", 0), ("positions", 1)]
+    for row in rows.itertuples():
+        part = f"blocks.{row.layer}.attn.{'' if row.matrix == 'wqk' else 'pos_'}"
+        m = weights[f"{part}q.weight"].T @ weights[f"{part}k.weight"]
+        assert row.symmetry == pytest.approx((m @ m).trace().item() / m.norm().item() ** 2, abs=1e-4)
+        assert row.chance == pytest.approx((m @ m).norm().item() ** 2 / m.norm().item() ** 4, abs=1e-4)
 
 
 def test_a_picture_never_ends_a_run(cfg, tmp_path):
