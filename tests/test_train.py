@@ -212,6 +212,7 @@ def test_untied_positions_have_scores_of_their_own_beside_those_of_wqk(cfg):
         part = f"blocks.{row.layer}.attn.{'' if row.matrix == 'wqk' else 'pos_'}"
         m = weights[f"{part}q.weight"].T @ weights[f"{part}k.weight"]
         assert row.symmetry == pytest.approx((m @ m).trace().item() / m.norm().item() ** 2, abs=1e-4)
+        assert row.directionality == pytest.approx(analyze.directionality(m).item(), abs=1e-4)  # rows are of queries
         assert row.chance == pytest.approx((m @ m).norm().item() ** 2 / m.norm().item() ** 4, abs=1e-4)
 
 
