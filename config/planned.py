@@ -68,11 +68,6 @@ def column_of(measure):
     return "val_loss" if measure == "loss" else measure
 
 
-def is_test(test):
-    """Returns whether this is (measure, left, direction, right), four texts."""
-    return isinstance(test, list | tuple) and [type(word) for word in test] == 4 * [str]
-
-
 def arms_of(side):
     """Returns the arms in one side of a test, which is an arm or 'arm - arm'."""
     return side.split(" - ")
@@ -83,23 +78,22 @@ def arms_of_test(test):
     return arms_of(left) + arms_of(right)
 
 
-def require_planned(path, planned, configs):
+def require_planned(path, planned, configs, arms):
     """
     Raises ConfigError, with the name of the file at path, unless planned is a list of tests that can be done.
 
-    configs: {arm: its keys, or None where they are not known}, of all arms that there are.
+    configs: {arm: its keys} of the arms that are known. arms: the names of all that there are, or None if any may be.
     """
-    configs = {str(arm): config for arm, config in configs.items()}  # a file may call an arm 1
     for test in planned if isinstance(planned, list | tuple) else [planned]:
         try:
-            if not is_test(test):
+            if not isinstance(test, list | tuple) or [type(word) for word in test] != 4 * [str]:
                 raise ConfigError("expected (measure, left, '>' or '<', right)")
-            require_test(*test, configs)
+            require_test(*test, configs, arms)
         except ConfigError as e:
             raise ConfigError(f"{path}: planned test {test!r}: {e}") from e
 
 
-def require_test(measure, left, direction, right, configs):
+def require_test(measure, left, direction, right, configs, arms):
     """Raises ConfigError unless this is a test of these arms."""
     name, layer = split_measure(measure)
     if direction not in (">", "<"):
@@ -108,9 +102,9 @@ def require_test(measure, left, direction, right, configs):
         raise ConfigError("left and right are two arms, or two differences such as 'symmetric - random'")
     of_arms = {}
     for arm in arms_of(left) + arms_of(right):
-        if arm not in configs:
-            raise ConfigError(f"no arm is called {arm}: there are {', '.join(configs)}")
-        if configs[arm]:
+        if arms is not None and arm not in arms:
+            raise ConfigError(f"no arm is called {arm}: there are {', '.join(arms)}")
+        if arm in configs:
             of_arms[arm] = configs[arm]
     for arm, config in of_arms.items():
         if layer is not None and layer >= config["n_layer"]:

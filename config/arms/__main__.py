@@ -52,9 +52,9 @@ def arms(path, flags=()):
             out_dir = f"out/arms/{folder}/{arm}-{seed}"
             of_run = dict(seed=seed, out_dir=out_dir, init_from="resume")  # no finished run is repeated
             words = [base, *(f"--{key}={value}" for key, value in (own | for_all | of_run).items())]
-            configs[arm] = vars(load(words))
+            configs[str(arm)] = vars(load(words))
             commands.append(words)
-    require_planned(path, plan.get("planned", []), configs)
+    require_planned(path, plan.get("planned", []), configs, configs.keys())
     return commands
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas
 
 from config import ConfigError, run_file
-from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, is_test, require_names,
-                            require_planned, split_measure, task_of)
+from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, require_names, require_planned,
+                            split_measure, task_of)
 from data.chance import SCORES
 from data.names import fixed
 from data.results.compare import MIN_PAIRS, at_end, compare_arms, counted, do_planned, find_baselines, finished, pool
@@ -87,15 +87,14 @@ def find_plan(path, plans, configs):
     plans: {path: planned tests} of the comparisons that are read; configs: {arm: its keys} of the runs that there are.
     Raises ConfigError if a test is wrong, or two files have some.
     """
-    names = []  # of arms without runs
+    arms = None  # a comparison may name some that have no runs
     if path and path.endswith(".py"):
         plan = run_file(path)
-        plans, names = {path: plan.get("planned", [])}, plan.get("arms", {})
-    else:
-        plans = {path: read_comparison(path)[1]} if path else plans
-        names = [arm for planned in plans.values() for test in planned if is_test(test) for arm in arms_of_test(test)]
+        plans, arms = {path: plan.get("planned", [])}, dict.fromkeys(map(str, plan.get("arms", {}))) | configs
+    elif path:
+        plans = {path: read_comparison(path)[1]}
     for path, planned in plans.items():
-        require_planned(path, planned, dict.fromkeys(names) | configs)
+        require_planned(path, planned, configs, arms)
     found = [planned for planned in plans.values() if planned]
     if len(found) > 1:
         raise ConfigError("several of these files have planned tests: choose one with --plan=FILE")
