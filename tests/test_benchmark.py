@@ -119,7 +119,7 @@ def test_an_entry_that_cannot_be_compared_is_refused_in_one_line(tmp_path, old, 
 
 @pytest.mark.parametrize("changed, said", [
     ("max_iterz = 300", "unknown key max_iterz; the nearest one is max_iters"),
-    ("max_iters = 310", "no entry of .*/open has the keys of config/record.py, the record: write those of one into it")])
+    ("max_iters = 310", "no entry of .*/open has the keys of config/record.py, the record: write one's into it")])
 def test_a_leader_that_is_no_entry_is_refused_in_one_line(tmp_path, monkeypatch, changed, said):
     text = (record.CONFIG / "record.py").read_text()
     monkeypatch.setattr(record, "CONFIG", folder(tmp_path, {

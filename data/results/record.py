@@ -100,7 +100,7 @@ def read_track(name):
         about = row | dict(commit=records[0].origin["commit"][0][:7])
         entries[row["entry"]] = Entry(steps_of(records, track.loss), " ".join(flags), about)
     require("" in [entry.flags for entry in entries.values()],
-            f"no entry of {FOLDER}/{name} has the keys of config/{track.leader}, the record: write those of one into it")
+            f"no entry of {FOLDER}/{name} has the keys of config/{track.leader}, the record: write one's into it")
     fastest_first = sorted(entries, key=lambda entry: entries[entry].steps.mean())
     return {entry: entries[entry] for entry in fastest_first}
 
