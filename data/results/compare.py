@@ -129,8 +129,7 @@ def compare_arms(records, others, column="val_loss"):
 
 def of_differences(differences):
     """Returns the number of differences, their mean, its interval and p: a dict of numbers, nan without any."""
-    differences = np.array(differences)
-    differences = differences[~np.isnan(differences)]  # runs without this measure
+    differences = pandas.Series(differences, dtype=float).dropna().to_numpy()  # a run may lack the measure
     if len(differences) == 0:
         return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan)
     return dict(n_pairs=len(differences), difference=differences.mean(),
