@@ -31,15 +31,20 @@ def tied(cfg):
     return block
 
 
-def slim(cfg):
-    """An MLP that is twice as wide as the block, and not four times."""
-    block = Block(cfg)
-    block.mlp.fc = torch.nn.Linear(cfg.n_embd, 2 * cfg.n_embd)
-    block.mlp.proj = torch.nn.Linear(2 * cfg.n_embd, cfg.n_embd)
-    return block
+def twice_as_wide(part, first):
+    """Blocks whose attn or mlp is 2 C wide inside, between its layer of the name `first` and its proj."""
+    def make_block(cfg):
+        block = Block(cfg)
+        inside = getattr(block, part)
+        setattr(inside, first, torch.nn.Linear(cfg.n_embd, 2 * cfg.n_embd))
+        inside.proj = torch.nn.Linear(2 * cfg.n_embd, cfg.n_embd)
+        return block
+
+    return make_block
 
 
-@pytest.mark.parametrize("causal, block", [(False, Block), (True, Block), (False, tied), (True, slim)])
+@pytest.mark.parametrize("causal, block", [
+    (False, Block), (True, Block), (False, tied), (True, twice_as_wide("mlp", "fc"))])
 def test_transformers_opens_our_export_and_computes_the_same(causal, block, tmp_path, monkeypatch):
     """So does `bert_logits`, with which a fork's model is compared."""
     monkeypatch.setattr("model.Block", block)
@@ -59,14 +64,6 @@ def gated(cfg):
     block = Block(cfg)
     block.mlp.fc = torch.nn.Linear(cfg.n_embd, 8 * cfg.n_embd)
     block.mlp.forward = lambda x: block.mlp.proj(F.glu(block.mlp.fc(x)))
-    return block
-
-
-def wide(cfg):
-    """Values twice as wide as the block, for which config.json has no number."""
-    block = Block(cfg)
-    block.attn.v = torch.nn.Linear(cfg.n_embd, 2 * cfg.n_embd)
-    block.attn.proj = torch.nn.Linear(2 * cfg.n_embd, cfg.n_embd)
     return block
 
 
@@ -92,7 +89,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", with_functions(scaled_dot_product_attention=window), dict(block_size=512), OTHER),
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.Block", gated, {}, OTHER),
-    ("model.Block", wide, {}, OTHER),
+    ("model.Block", twice_as_wide("attn", "v"), {}, OTHER),  # config.json has no number for values
     ("model.Transformer.hidden", other_hidden, {}, OTHER),
     ("model.Transformer.hidden", other_hidden, dict(vocab_size=59, n_layer=3), OTHER),
     (None, None, dict(positions="rotary"), "this model and a Hugging Face BERT do not both have pos_emb.weight"),
