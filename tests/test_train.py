@@ -22,6 +22,7 @@ from config import ConfigError, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import count_targets, split_batch
+from data.chance import SCORES
 from data.results import ends
 from data.tokens import Corpus
 from model import Block
@@ -196,11 +197,11 @@ def test_a_run_is_scored_from_its_checkpoint_also_if_no_bert_can_hold_it_and_the
     run(cfg, max_iters=2, causal=True, qk_norm=qk_norm, keep=1)
     told = "writes no model.safetensors (analyze.py scores its ckpt.pt): " in capsys.readouterr().out
     assert told == qk_norm != Path(cfg.out_dir, "model.safetensors").exists()
-    rows = scores(cfg)
-    expected = rows.symmetry[(rows.step == 2) & rows["head"].isna()]  # of the layers
+    of_layers = scores(cfg).query("step == 2 and head.isna()")
     found = analysed("--hf", Path(cfg.out_dir, file))  # also beside the config.json of the export, with other names
-    assert not found.status and list(found.table.symmetry) == pytest.approx(list(expected), abs=1e-5)
-    assert found.table.causal.all()
+    assert not found.status and found.table.causal.all()
+    for score in SCORES:  # directionality tells queries from keys
+        assert list(found.table[score]) == pytest.approx(list(of_layers[score]), abs=1e-5)
 
 
 @pytest.mark.bert_block
