@@ -250,7 +250,8 @@ print([new_pages() for _ in range(3)][-1])
 @pytest.mark.skipif(sys.platform != "linux", reason="another C library")
 def test_memory_that_a_step_frees_is_there_for_the_next_one():
     """Otherwise the system gives 32,768 new pages to every tensor of this size, or some hundred large ones."""
-    done = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, cwd=Path(train.__file__).parent)
+    root = Path(train.__file__).parent
+    done = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, cwd=root)
     assert int(done.stdout) < 20
 
 
