@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import pathlib
 import subprocess
 import sys
 from functools import partial
@@ -12,9 +11,7 @@ import pytest
 
 from data import writer
 from data.redpajama import prepare as redpajama
-from tests.test_data import encoded, texts_in
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests.test_data import ROOT, encoded, texts_in
 
 
 @pytest.fixture
