@@ -28,7 +28,6 @@ import torch.nn.functional as F
 
 LN_EPS = 1e-12  # in every LayerNorm, as in BERT; PyTorch's default is 1e-5
 BERT_STD = 0.02  # the standard deviation of every matrix at the start, as in BERT, whatever n_embd is
-LOGITS_AT_ONCE = 2**24  # 64 MB, the most that a loss in pieces holds in memory at a time
 
 
 @dataclass(frozen=True)
@@ -243,21 +242,7 @@ class Transformer(nn.Module):
         (B, K). Every row has the same number K of them, so shapes never change.
         """
         x = self.head(self.hidden(idx, predict_at))  # (B, Q, C)
+        logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (B, Q, V): x times every embedding
         if targets is None:
-            return F.linear(x, self.tok_emb.weight, self.head.bias)  # (B, Q, V): x times every embedding
-        return self.loss(x.flatten(0, 1), targets.flatten())
-
-    def loss(self, x, targets):
-        """x (N, C), targets (N,) -> the mean cross-entropy of the logits of x, ()."""
-        rows = LOGITS_AT_ONCE // self.cfg.vocab_size
-        if len(x) > rows and pieces_help(x):  # `rows` at a time, and not as many as torch would choose
-            options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
-            return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)
-        logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (N, V)
-        return F.cross_entropy(logits, targets)
-
-
-def pieces_help(x):
-    """Whether torch can make the logits of x a few rows at a time (since 2.13), and is then faster if x is long."""
-    is_plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return is_plain and not torch.compiler.is_compiling() and hasattr(F, "linear_cross_entropy")
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

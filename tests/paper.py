@@ -79,7 +79,8 @@ def betas(model, batch):
         x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
     x = rows_at(x, positions[0] if positions else None)  # (B, T or K, C)
     model.zero_grad()
-    model.loss(model.head(x).flatten(0, 1), targets.flatten()).backward()
+    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)
+    F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
     return torch.stack([layer.grad for layer in scores])
 
 

@@ -1,7 +1,5 @@
 """model.py against plain loops. tests/test_bert.py compares it with BERT. pytest tests/test_model.py"""
 
-from unittest import mock
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,27 +130,18 @@ def test_a_wrong_word_for_positions_is_refused_and_no_model_without_positions():
 
 
 @either
-def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_time(causal, monkeypatch):
+def test_the_loss_is_the_mean_cross_entropy_of_the_logits(causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal))).requires_grad_()
     idx, targets = torch.randint(61, (2, 3, 16))
     logits = model(idx).flatten(0, 1)  # (48, V)
     expected = (logits.logsumexp(-1) - logits.take_along_dim(targets.flatten()[:, None], 1)[:, 0]).mean()
-    expected_gradients = torch.autograd.grad(expected, model.parameters())
-    monkeypatch.setattr("model.LOGITS_AT_ONCE", 61 * 5)  # of 48 rows, so the last time it is three
-    whole = getattr(F, "linear_cross_entropy", None)  # torch before 2.13 has all logits at once
-    watched = mock.Mock(wraps=whole)
-    if whole:
-        monkeypatch.setattr(F, "linear_cross_entropy", watched)
     loss = model(idx, targets)
-    torch.testing.assert_close((loss, torch.autograd.grad(loss, model.parameters())), (expected, expected_gradients))
-    with torch.no_grad():
-        torch.testing.assert_close(model(idx, targets), expected)
-    with torch.autocast("cpu", torch.bfloat16):  # all rows at once
+    gradients, expected_gradients = (torch.autograd.grad(x, model.parameters()) for x in (loss, expected))
+    torch.testing.assert_close((loss, gradients), (expected, expected_gradients))
+    with torch.autocast("cpu", torch.bfloat16):
         loss = model(idx, targets)
     assert loss.dtype == torch.float32 and abs(loss - expected) < 0.02
     model.to("meta")(idx.to("meta"), targets.to("meta")).backward()  # as tools that count memory do
-    rows_at_a_time = [call.kwargs["options"].batch_chunk_size for call in watched.call_args_list]
-    assert rows_at_a_time == ([5, 5] if whole else [])
 
 
 def pre_norm(block, x, predict_at=None, p=None):
