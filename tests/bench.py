@@ -1,7 +1,7 @@
 """
 How fast: beside the limit of the machine, and against what people would use instead (tests/peers.py).
 
-    python tests/bench.py                               # or some of: train steps scores waiting preparing
+    python tests/bench.py                               # or some of: scores train steps waiting preparing
     python tests/bench.py train --nanogpt=../nanoGPT    # with model.py of github.com/karpathy/nanoGPT in that folder
 
 A column "A / B" is the time of A over that of B: above 1, B is faster. The two run in turns, on the same machine with
@@ -273,8 +273,8 @@ def bench_preparing(nanogpt):
         row(f"{copies * size:.0f} MB, gpt2", their_t / t, their_t, t, copies * size / t, their_gb, gb)
 
 
-BENCHES = dict(
-    train=bench_train, steps=bench_steps, scores=bench_scores, waiting=bench_waiting, preparing=bench_preparing)
+BENCHES = dict(  # in this order, because models are scored by a process that does not keep its memory
+    scores=bench_scores, train=bench_train, steps=bench_steps, waiting=bench_waiting, preparing=bench_preparing)
 
 
 def main():
@@ -283,8 +283,9 @@ def main():
     cli.add_argument("--nanogpt", metavar="FOLDER", type=os.path.abspath, help="of nanoGPT's model.py")
     args = cli.parse_args()
     os.chdir(ROOT)
-    for name in args.names:
-        BENCHES[name](args.nanogpt)
+    for name, bench in BENCHES.items():
+        if name in args.names:
+            bench(args.nanogpt)
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {THREADS} threads")
 
 
