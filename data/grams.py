@@ -104,10 +104,10 @@ def squared_norms(x, gram_y):
     """Returns the squared norm of every row of x y^T: x (..., C, r), gram_y = y^T y (..., r, r) -> (..., C)."""
     # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T, a sum over pairs of columns. x is a
     # transposed weight, so x.mT is contiguous, and these lines read memory in its order.
-    diagonal = gram_y.diagonal(dim1=-2, dim2=-1).diag_embed()
-    lower = 2 * gram_y.tril(-1) + diagonal  # (..., r, r): two columns that differ are a pair in both orders
+    half = gram_y.tril()  # (..., r, r): two columns that differ are a pair in both orders, of which one is left out,
+    half.diagonal(dim1=-2, dim2=-1).mul_(0.5)  # and so is half of a column with itself
     total = 0.0
     for first, end in blocks(x.shape[-1]):
-        products = lower[..., first:end, :end] @ x[..., :end].mT  # (..., BLOCK, C)
+        products = half[..., first:end, :end] @ x[..., :end].mT  # (..., BLOCK, C)
         total = total + products.mul_(x[..., first:end].mT).sum(-2)
-    return total  # (..., C)
+    return 2 * total  # (..., C)
