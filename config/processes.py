@@ -145,10 +145,9 @@ def noted_signals():
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
     signals = []
-    # SIGHUP: the terminal was closed. SIGUSR1, SIGUSR2: what Slurm's --signal sends before the time of a job is over.
-    names = "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"
     with contextlib.ExitStack() as handlers_before:
-        for name in names:
+        # SIGHUP: the terminal was closed. SIGUSR1, SIGUSR2: what Slurm's --signal sends before a job's time is over.
+        for name in "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2":
             signum = getattr(signal, name, None)  # Windows does not have all of them
             if signum and signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
                 before = signal.signal(signum, lambda signum, frame: signals.append(signum))
