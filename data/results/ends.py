@@ -66,7 +66,7 @@ def describe_start(trainer):
 def keep_memory():
     """Lets the C library keep memory that is freed, for the next step. It knows how on Linux alone."""
     # Otherwise large tensors go back to the system, which empties every page before it gives it again. On a CPU this
-    # took up to a fifth of a step.
+    # took a fifth of a step or more, where tensors were large (tests/bench.txt).
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another system
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_MAX, 0)  # no large tensor has memory of its own, which would go back with it
