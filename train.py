@@ -415,7 +415,7 @@ def train(cfg, place):
             if place.rank == 0:  # only one process writes files
                 ends.begin(trainer)
         ends.describe_start(trainer)
-        ends.keep_memory()
+        analyze.keep_memory()
         if trainer.step < cfg.max_iters:
             trainer.prepare_net()
         with noted_signals() as signals:

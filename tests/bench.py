@@ -33,10 +33,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # so that it runs as a script from anywhere
 
 import config
-from analyze import score_model
+from analyze import keep_memory, score_model
 from data import batches, tokens
 from data.bert import to_hf
-from data.results import ends
 from data.sympy import prepare
 from model import ModelConfig, Transformer
 from tests import peers
@@ -129,7 +128,7 @@ def training_step(model, find_loss, dtype, compile):
 def bench_train(nanogpt):
     # Transformers computes all rows of the last block and all logits, and ours those of targets alone. The column of
     # operations says how much of the lead over transformers is that. The rest is speed.
-    ends.keep_memory()
+    keep_memory()
     head("training step", "transformers / ours", "its operations / ours", "nanoGPT / ours", "products / ours",
          "transformers [s]", "nanoGPT [s]", "ours [s]", "products [s]", "ours [GFLOP]")
     for name, vocab_size, causal, how in CASES:
@@ -173,7 +172,7 @@ def step_of_train_py(cfg, *words):
 
 
 def bench_steps(nanogpt):
-    ends.keep_memory()
+    keep_memory()
     head("a step", "train.py / bare", "two processes / one", "train.py [s]", "bare [s]", "two processes [s]")
     prepare.make(Path("data/sympy/bytes"))
     small = ["config/small.py", "--max_iters=100", "--eval_interval=50"]

@@ -3,7 +3,6 @@ What train.py does once, before the first step of a run and after the last one. 
 """
 
 import contextlib
-import ctypes
 import json
 import platform
 import subprocess
@@ -17,8 +16,6 @@ from data import samples
 from data.atomic import replacing, write_json
 from data.names import fixed
 from data.results.runs import describe
-
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 def find_origin(device):
@@ -61,16 +58,6 @@ def describe_start(trainer):
         place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
     elif trainer.step > 0:
         place.say(f"going on from step {trainer.step:,} of {cfg.max_iters:,}")
-
-
-def keep_memory():
-    """Lets the C library keep memory that is freed, for the next step. It knows how on Linux alone."""
-    # Otherwise large tensors go back to the system, which empties every page before it gives it again. On a CPU this
-    # took a fifth of a step or more, where tensors were large (tests/bench.txt).
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another system
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_MAX, 0)  # no large tensor has memory of its own, which would go back with it
-        libc.mallopt(M_TRIM_THRESHOLD, -1)  # free memory at the end of all does not go back either
 
 
 def finish(trainer):
