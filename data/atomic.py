@@ -7,6 +7,8 @@ import json
 import os
 from pathlib import Path
 
+PROCESSES = Path("/proc")  # Linux has a folder here for each process that is running
+
 
 @contextlib.contextmanager
 def writing(path):
@@ -63,6 +65,6 @@ def locked(folder, wait=False):
             pass  # there are no locks here
         for left in Path(folder).glob("*.unfinished-*.tmp"):
             pid = left.stem.rpartition(".unfinished-")[2]
-            if pid.isdigit() and not Path("/proc", pid).exists():  # its process was killed in `replacing`
+            if pid.isdigit() and PROCESSES.exists() and not (PROCESSES / pid).exists():  # it was killed in `replacing`
                 left.unlink(missing_ok=True)
         yield

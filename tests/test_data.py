@@ -15,7 +15,7 @@ import datasets
 import numpy as np
 import pytest
 
-from data import samples, tokens, writer
+from data import atomic, samples, tokens, writer
 from data.atomic import locked, replacing
 from data.text import prepare as text
 from tests import lives, toy
@@ -234,6 +234,18 @@ def test_a_process_waits_for_another_one_and_shows_names_that_are_not_utf8_on_an
         assert not contents(folder)
     assert b"2 U+FFFD" in second.communicate(timeout=30)[0]
     assert second.returncode == 0 and "meta.json" in contents(folder)
+
+
+@pytest.mark.parametrize("system, stays", [("/proc", False), ("/absent", True)])
+def test_what_a_dead_process_left_is_deleted_if_the_system_tells_that_it_is_dead(tmp_path, monkeypatch, system, stays):
+    """Without /proc, as on a Mac, every process looks dead, and one that is alive would lose what it writes."""
+    monkeypatch.setattr(atomic, "PROCESSES", pathlib.Path(system))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = tmp_path / f"a.csv.unfinished-{dead.pid}.tmp"
+    left.touch()
+    with locked(tmp_path):
+        assert left.exists() == stays
 
 
 @pytest.mark.parametrize("closed", [1, 2])
