@@ -149,7 +149,8 @@ def prepare_streams():
     """Lets text go nowhere if stdout or stderr is closed, and prints ? for what the terminal has no character for."""
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")
-    sys.stdout.reconfigure(errors="replace")
+    if hasattr(sys.stdout, "reconfigure"):  # that of a notebook is no terminal
+        sys.stdout.reconfigure(errors="replace")
 
 
 def last_line(reason):

@@ -1,6 +1,7 @@
 """config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
 
 import dataclasses
+import io
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from config import STARTS as NAMES
-from config import ConfigError, TrainConfig, command_line, load
+from config import ConfigError, TrainConfig, command_line, load, prepare_streams
 from config.arms.__main__ import main
 from data.batches import count_targets
 from init import STARTS
@@ -212,3 +213,11 @@ def test_a_mistake_prints_no_run(tmp_path, plan, argv, said, capsys):
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path / "mine.py") for word in argv])
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_printed_may_be_shown_in_a_notebook(monkeypatch):
+    """There stdout is a stream of text without a terminal behind it."""
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    prepare_streams()
+    print("step 0")
+    assert sys.stdout.getvalue() == "step 0\n"
