@@ -169,11 +169,6 @@ def scores_of(product, gamma):
 # ---- a layer and its heads ---------------------------------------------------------------------------------------
 
 
-def layer_product(w_q, w_k):
-    """W_qk of a layer, as a grams.Product. w_q (H, C, D), w_k (Hkv, C, D): see split_heads."""
-    return load("grams").Product(*layer_factors(w_q, w_k))
-
-
 def score_layer(product, gamma=GAMMA):
     """The row of a layer in the table. limit: by chance 95 of 100 directionalities are between minus this and this."""
     chance = load("chance")
@@ -257,13 +252,14 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     is_module = isinstance(source, torch.nn.Module)
     name = type(source).__name__ if is_module else load("names").as_text(str(source))
     rows = []
-    with plain_torch():
+    # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         opened = load("pretrained.sources").open_checkpoint(source)
         shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
         stacks, notes = load("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
         for stack, layer, *heads in read_layers(opened, stacks, name):
             w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)
-            product = layer_product(w_q, w_k)
+            product = load("grams").Product(*layer_factors(w_q, w_k))  # W_qk of the layer
             found = [score_layer(product, gamma)] + (score_heads(w_q, w_k, gamma) if per_head else [])
             is_zero = math.isnan(found[0]["symmetry"])
             files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
@@ -302,13 +298,6 @@ def load(name):
         spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", **where)
         sys.modules[package] = importlib.util.module_from_spec(spec)  # data/__init__.py is empty
     return importlib.import_module(f"{package}.{name}")
-
-
-@contextlib.contextmanager
-def plain_torch():
-    """In the block new tensors are on the CPU and nothing is rounded to fewer bits, whatever the user has set."""
-    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        yield
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------

@@ -53,11 +53,11 @@ def test_scores_are_computed_in_float64_in_whatever_context(tmp_path, model, con
 def test_autocast_is_off_on_a_gpu_too(monkeypatch, model):
     inside = set()
 
-    def product(*heads, whole=analyze.layer_product):
+    def watched(*heads, factors=analyze.layer_factors):
         inside.add(torch.is_autocast_enabled("cuda"))
-        return whole(*heads)
+        return factors(*heads)
 
-    monkeypatch.setattr(analyze, "layer_product", product)
+    monkeypatch.setattr(analyze, "layer_factors", watched)
     torch.set_autocast_enabled("cuda", True)
     try:
         analyze.score_model(model)
