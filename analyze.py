@@ -179,12 +179,9 @@ def score_layer(product, gamma=GAMMA):
 
 def score_heads(w_q, w_k, gamma=GAMMA):
     """The rows of the query heads of a layer, each with its key head: w_q (H, C, D), w_k (Hkv, C, D) -> a list."""
-    if len(w_q) % len(w_k) != 0:
-        raise ValueError(f"{len(w_q)} query heads cannot share {len(w_k)} key heads")
-    _, n, r = w_k.shape
+    n_kv_head, n, r = w_k.shape
     rows = []
-    group = len(w_q) // len(w_k)  # query heads that share a key head
-    for queries, keys in zip(w_q.split(group), w_k):  # (H / Hkv, C, D), (C, D)
+    for queries, keys in zip(w_q.unflatten(0, (n_kv_head, -1)), w_k):  # (H / Hkv, C, D), (C, D): those that share it
         for values in zip(*scores(queries, keys, gamma)):  # of one head
             rows.append(dict(head=len(rows), n=n, r=r, limit=math.nan) | Scores(*values).numbers())
     return rows
