@@ -53,9 +53,9 @@ def rows_at(x, predict_at):
     return x.take_along_dim(predict_at[:, :, None], dim=1)
 
 
-def rotate(x, positions):
+def rotate(x, token_at):
     """
-    Rotary positions (Su et al. 2021): turn x (B, H, T, D), whose tokens are at positions (B or 1, T).
+    Rotary positions (Su et al. 2021): turn x (B, H, T, D). token_at (B or 1, T): the position of every token.
 
     Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D). So the product of a query and a
     key depends on how far apart they are, and not on where.
@@ -63,7 +63,7 @@ def rotate(x, positions):
     x_1, x_2 = x.chunk(2, -1)  # (B, H, T, D / 2)
     half = x_1.shape[-1]
     speeds = 10000.0 ** (-torch.arange(half, device=x.device) / half)  # (D / 2,), radians a token
-    angles = positions[:, None, :, None] * speeds  # (B or 1, 1, T, D / 2)
+    angles = token_at[:, None, :, None] * speeds  # (B or 1, 1, T, D / 2)
     cos = angles.cos().to(x.dtype)
     sin = angles.sin().to(x.dtype)
     return torch.cat([x_1 * cos - x_2 * sin, x_2 * cos + x_1 * sin], -1)

@@ -36,7 +36,7 @@ import init
 from config import ConfigError, last_line
 from config.processes import find_place, leave_processes, noted_signals, one_line
 from data.atomic import locked
-from data.batches import Loader, int_of, open_corpus, split_batch
+from data.batches import Loader, open_corpus, split_batch, torch_seed
 from data.results import runs
 from data.tokens import DataError
 from model import Transformer
@@ -55,7 +55,7 @@ def build_model(cfg, vocab_size):
     # To load the weights of another run here, add a key, because comparisons do not tell values of init_from apart.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
-    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, int_of("start", cfg.seed))
+    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
     return model
 
 
@@ -236,7 +236,7 @@ class Trainer:
         for i, (first_row, micro_batch) in enumerate(micro_batches):
             if self.place.world > 1:  # DDP sends gradients only when the sum is complete
                 self.net.require_backward_grad_sync = i == n - 1
-            torch.manual_seed(int_of("dropout", cfg.seed, self.step, first_row))  # a resumed run needs no random state
+            torch.manual_seed(torch_seed("dropout", cfg.seed, self.step, first_row))  # resuming needs no random state
             with self.autocast():
                 loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
             batch_loss += loss.detach() / n  # log.csv has the loss of the task, without the constraint

@@ -20,19 +20,19 @@ from data.tokens import load
 
 AHEAD = 4  # the number of batches that are made in advance
 # What random numbers are for. Each has a stream of its own, so that no two of them are the same by chance.
-STREAMS = "order", "masks", "order of validation", "masks of validation", "start", "dropout"
+STREAMS = "train order", "train masks", "val order", "val masks", "start", "dropout"
 
 
 def open_corpus(cfg):
     """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
     corpus = load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
-    for split, use, rows in (corpus.train, "train", 1), (corpus.val, "validate", cfg.eval_iters * cfg.batch_size):
+    for tokens, use, rows in (corpus.train, "train", 1), (corpus.val, "validate", cfg.eval_iters * cfg.batch_size):
         needed = rows * cfg.block_size + 1  # the last token has a next one
-        if len(split) < needed:
-            n_all = (len(corpus.train) + len(corpus.val)) * needed // len(split)
+        if len(tokens) < needed:
+            n_all = (len(corpus.train) + len(corpus.val)) * needed // len(tokens)
             megabytes = n_all / 1e6 * (1 if corpus.meta["tokenizer"] == "bytes" else 4)  # gpt2: about 4 bytes a token
-            raise ConfigError(f"data_dir = {cfg.data_dir}: {len(split):,} tokens to {use} on, expected more than "
+            raise ConfigError(f"data_dir = {cfg.data_dir}: {len(tokens):,} tokens to {use} on, expected more than "
                               f"{rows:,} x block_size = {needed - 1:,}. Prepare {n_all:,} tokens in all, about "
                               f"{megabytes:,.1f} MB of text (with a larger --val_fraction less), or lower batch_size, "
                               "block_size or eval_iters")
@@ -44,7 +44,7 @@ def seed_of(stream, *numbers):
     return np.random.SeedSequence([STREAMS.index(stream), *numbers])
 
 
-def int_of(stream, *numbers):
+def torch_seed(stream, *numbers):
     """Returns the same as one number below 2^32, for torch."""
     return int(seed_of(stream, *numbers).generate_state(1)[0])
 
@@ -59,12 +59,12 @@ def get_batch(cfg, corpus, split, step, rows):
     """
     T = cfg.block_size
     tokens = corpus.train if split == "train" else corpus.val  # (N,)
-    seed, whose = (cfg.seed, "") if split == "train" else (0, " of validation")
+    seed = cfg.seed if split == "train" else 0
     n_blocks = (len(tokens) - 1) // T  # - 1, because the last block needs one more token as the last target
     block = np.empty_like(rows)  # (B,), the block of tokens whose turn it is
     for i, row in enumerate(rows.tolist()):
         epoch, turn = divmod(step * cfg.batch_size + row, n_blocks)
-        block[i] = block_order(n_blocks, f"order{whose}", seed, epoch)[turn]
+        block[i] = block_order(n_blocks, f"{split} order", seed, epoch)[turn]
     token_at = block[:, None] * T + np.arange(T + 1)  # (B, T + 1)
     ids = torch.from_numpy(tokens[token_at].astype(np.int64))  # (B, T + 1)
     idx = ids[:, :-1].contiguous()  # (B, T)
@@ -72,7 +72,7 @@ def get_batch(cfg, corpus, split, step, rows):
         return idx, ids[:, 1:].contiguous()  # the target of a token is the next one
     K = count_targets(cfg)
     # Draw for all rows of the batch, whichever are asked for. So row r depends on (seed, step, r) alone.
-    rng = np.random.default_rng(seed_of(f"masks{whose}", seed, step))
+    rng = np.random.default_rng(seed_of(f"{split} masks", seed, step))
     draws = rng.random((cfg.batch_size, T + 2 * K), dtype=np.float32)
     return mask_tokens(idx, torch.from_numpy(draws[rows]), K, corpus.meta, cfg.mask_share, cfg.random_share)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import init
-from data.batches import int_of
+from data.batches import torch_seed
 from data.bert import to_hf
 from model import ModelConfig, Transformer
 from tests.lives import make_trainer
@@ -28,7 +28,7 @@ def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
     ours = trainer(seed=3, init="skew", qk_std="linear", v_std=0.1, **of_model)
     torch.manual_seed(3)
     expected = Transformer(ModelConfig(258, 16, 2, 2, 16, **of_model))
-    init.apply_(expected, "skew", qk_std=(3 * 16) ** -0.5, v_std=0.1, seed=int_of("start", 3))
+    init.apply_(expected, "skew", qk_std=(3 * 16) ** -0.5, v_std=0.1, seed=torch_seed("start", 3))
     assert ours.model.cfg == expected.cfg
     assert all(map(torch.equal, ours.model.parameters(), expected.parameters()))
 
