@@ -90,16 +90,16 @@ def load(folder):
     try:
         meta = json.loads((folder / "meta.json").read_bytes())
         now = TOKENIZERS[meta["tokenizer"]]
-        changed = [key for key in now if meta[key] != now[key]]
+        changed = next((key for key in now if meta[key] != now[key]), None)
         is_whole = all(digest(folder / f"{split}.bin") == meta["sha256"][split] for split in SPLITS)
     except (FileNotFoundError, LookupError, TypeError, ValueError):
         is_whole = False
     if not is_whole:
         raise DataError(f"{folder}: meta.json is damaged, or of another version or program, or train.bin and val.bin "
                         "are not the files that it describes: move the folder away, and prepare it again")
-    for key in changed:
-        raise DataError(f"{folder} was made with {key} = {meta[key]}, and in data/tokens.py {meta['tokenizer']} has "
-                        f"{now[key]}: move the folder away, and prepare it again")
+    if changed:
+        raise DataError(f"{folder} was made with {changed} = {meta[changed]}, and in data/tokens.py "
+                        f"{meta['tokenizer']} has {now[changed]}: move the folder away, and prepare it again")
     train = np.memmap(folder / "train.bin", meta["dtype"], "r")
     val = np.memmap(folder / "val.bin", meta["dtype"], "r")
     return Corpus(meta, train, val)
