@@ -29,7 +29,7 @@ POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 BELOW_1 = "a share below 1", lambda x: 0 <= x < 1
 UP_TO_1 = "0 to 1", lambda x: 0 <= x <= 1
-PATH = "a path", str.strip
+PATH = "a path", lambda x: x.strip() != ""
 ANY = "anything", lambda x: True
 # Nothing is imported here that needs torch, so that --help and a mistake answer at once.
 STARTS = "random", "symmetric", "tilted", "mimetic", "indefinite", "negative", "skew"  # those of init.py

@@ -1,4 +1,4 @@
-"""How numbers are printed, and names and lines that somebody else has written, which are also written to files."""
+"""How names, lines and numbers are printed. Somebody else may have chosen a name, so it can hold any characters."""
 
 import os
 import sys
