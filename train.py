@@ -61,7 +61,7 @@ def build_model(cfg, vocab_size):
 
 def make_optimizers(cfg, model):
     """Returns {"adamw": AdamW}, or {"muon": Muon, "adamw": AdamW}: Muon for the matrices of the blocks alone."""
-    # Weight decay is on matrices only. q, k and v may learn faster or slower than the rest.
+    # Weight decay is on matrices only. share: of the learning rate, because q, k and v may learn faster or slower.
     qkv, blocks, matrices, vectors = [], [], [], []
     for name, p in model.named_parameters():
         if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
@@ -146,7 +146,7 @@ class Watch:
         self.began = time.perf_counter()
 
     def is_time(self):
-        """Returns whether to look now. Of several processes all must stop at one step, so a signal waits for it."""
+        """Returns whether to look now. Several processes stop together, so their signals wait for the next look."""
         told_alone = self.trainer.place.world == 1 and len(self.signals) > 0
         return self.trainer.step >= self.next_look or told_alone
 
@@ -256,7 +256,7 @@ class Trainer:
         self.step += 1
 
     def autocast(self):
-        """Computes matrix products in cfg.dtype. In weights of 16 bits small updates would be rounded away."""
+        """Computes matrix products in cfg.dtype. Weights stay float32: 16 bits would round small updates away."""
         dtype = getattr(torch, self.cfg.dtype)
         return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
 
@@ -400,10 +400,10 @@ def train(cfg, place):
     # A block of `together` ends when all processes have done it, so that a mistake in one of them ends all.
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
-            if place.rank == 0 and not Path(cfg.data_dir, "meta.json").exists():  # the others wait for the files
+            if place.rank == 0:  # the others wait for the files
                 from data.sympy import prepare
 
-                prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing
+                prepare.make(Path(cfg.data_dir))  # if it is a folder of data/sympy that is missing
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))
             trainer.begin()
