@@ -23,7 +23,7 @@ MEASURES = {
     "positions": "symmetry of the matrix that untied positions have of their own",
     "positions_heads": "symmetry of single heads of that matrix of positions",
 }
-OF_A_LAYER = ["symmetry", "heads", "directionality", "positions"]  # symmetry_1 is that of layer 1, the second one
+OF_LAYERS = ["symmetry", "directionality", "heads", "positions"]  # symmetry_1 is that of layer 1, the second one
 # Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
 # new one of a fork, makes another task. data_dir is the place of a corpus, which sha256 identifies.
 WITHIN_TASK = HOW | {
@@ -55,11 +55,11 @@ def differing_keys(configs):
 def split_measure(measure):
     """Returns the name of a measure, and its layer or None. Raises ConfigError if there is no such measure."""
     name, _, layer = measure.rpartition("_")
-    if name in OF_A_LAYER and layer.isdecimal():
+    if name in OF_LAYERS and layer.isdecimal():
         return name, int(layer)
     if measure not in MEASURES:
         raise ConfigError(f"there is no measure {measure}: expected {', '.join(MEASURES)}, or a layer's "
-                          f"{', '.join(f'{name}_0' for name in OF_A_LAYER)}")
+                          f"{', '.join(f'{name}_0' for name in OF_LAYERS)}")
     return measure, None
 
 

@@ -173,10 +173,10 @@ def test_a_run_records_its_heads_and_its_positions_and_every_measure_of_a_plan(t
                     positions_1=0.7, positions_heads=0.4, positions_chance=0.04)  # the mean of two heads is 0.2 below
     record = records.read_run(folder)
     assert {name: record.last(name) for name in expected} == pytest.approx(expected)
-    of_layer_1 = [f"{name}_1" for name in planned.OF_A_LAYER]
+    of_layer_1 = [f"{name}_1" for name in planned.OF_LAYERS]
     for measure in *planned.MEASURES, *of_layer_1:
         assert not math.isnan(record.last(planned.column_of(measure))), measure
-    assert [planned.split_measure(measure) for measure in of_layer_1] == [(name, 1) for name in planned.OF_A_LAYER]
+    assert [planned.split_measure(measure) for measure in of_layer_1] == [(name, 1) for name in planned.OF_LAYERS]
     lines = ends.table_of_ends(record).splitlines()
     assert lines[2].split() == ["1", "0.30", "0.30", "0.10", "0.10", "-0.10", "-0.10"]
     assert "0.04" in lines[3] and "0.40" in lines[3] and lines[5].split() == ["1", "0.70", "0.70"]

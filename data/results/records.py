@@ -21,12 +21,11 @@ import numpy as np
 import pandas
 
 from config import HOW, KEYS, TrainConfig, checked
+from config.planned import OF_LAYERS
 from data.atomic import replacing
-from data.chance import SCORES
 from data.results.runs import RunError, require
 
-# The scores of each layer that are kept, and those of which only the median over layers is.
-OF_LAYERS = [*SCORES, "heads", "positions"]
+# The scores of which the median over layers is kept. Those in OF_LAYERS are also kept for each layer.
 MEDIANS = [*OF_LAYERS, "directionality_eq17", "update_symmetry", "positions_heads", "positions_chance"]
 ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from
 PLANNED = "# planned "  # how the line with the planned tests begins
