@@ -169,7 +169,7 @@ def scores_of(product, gamma):
 # ---- a layer and its heads ---------------------------------------------------------------------------------------
 
 
-def score_layer(product, gamma=GAMMA):
+def layer_row(product, gamma):
     """The row of a layer in the table. limit: by chance 95 of 100 directionalities are between minus this and this."""
     chance = load("chance")
     n, r = product.w_q.shape
@@ -177,7 +177,7 @@ def score_layer(product, gamma=GAMMA):
     return dict(head=None, n=n, r=r, limit=limit) | scores_of(product, gamma).numbers()
 
 
-def score_heads(w_q, w_k, gamma=GAMMA):
+def head_rows(w_q, w_k, gamma):
     """The rows of the query heads of a layer, each with its key head: w_q (H, C, D), w_k (Hkv, C, D) -> a list."""
     n_kv_head, n, r = w_k.shape
     rows = []
@@ -257,7 +257,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         for stack, layer, *heads in read_layers(opened, stacks, name):
             w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)
             product = load("grams").Product(*layer_factors(w_q, w_k))  # W_qk of the layer
-            found = [score_layer(product, gamma)] + (score_heads(w_q, w_k, gamma) if per_head else [])
+            found = [layer_row(product, gamma)] + (head_rows(w_q, w_k, gamma) if per_head else [])
             is_zero = math.isnan(found[0]["symmetry"])
             files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
             rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in found]
@@ -300,7 +300,7 @@ def load(name):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
-def score_rows(step, matrix, n_head, new, previous):
+def run_rows(step, matrix, n_head, new, previous):
     """
     The rows of scores.csv for a matrix at one step of a run, each a runs.RunScore. matrix: what it is called there.
 
@@ -309,7 +309,7 @@ def score_rows(step, matrix, n_head, new, previous):
     """
     from data.results.runs import RunScore  # here: the scores by themselves need torch alone
 
-    Product, mean_symmetry = load("grams").Product, load("chance").mean_symmetry
+    Product = load("grams").Product
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
@@ -317,18 +317,20 @@ def score_rows(step, matrix, n_head, new, previous):
         w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
         p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
-        heads, whole = Product(w_q, w_k), Product(q, k)
-        of_heads = scores_of(heads, GAMMA).numbers()  # {name: a list of H numbers}
-        of_heads["update_symmetry"] = scores(left, right).symmetry.tolist()
-        of_heads["chance"] = mean_symmetry(heads).tolist()
-        of_layer = scores_of(whole, GAMMA).numbers()  # {name: a number}
-        of_layer["update_symmetry"] = scores(side_by_side(left), side_by_side(right)).symmetry.item()
-        of_layer["chance"] = mean_symmetry(whole).item()
+        of_layer = run_columns(Product(q, k), side_by_side(left), side_by_side(right))  # {name: a number}
+        of_heads = run_columns(Product(w_q, w_k), left, right)  # {name: a list of H numbers}
         rows.append(RunScore(step, matrix, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
         for head in range(n_head):
             of_head = {name: values[head] for name, values in of_heads.items()}
             rows.append(RunScore(step, matrix, layer, head, **of_head))
     return rows
+
+
+def run_columns(product, left, right):
+    """The scores in such a row, {name: a number}, or a list of numbers for heads. left, right: see change_factors."""
+    change = scores(left, right).symmetry
+    chance = load("chance").mean_symmetry(product)
+    return scores_of(product, GAMMA).numbers() | dict(update_symmetry=change.tolist(), chance=chance.tolist())
 
 
 def change_factors(w_q, w_k, p_q, p_k):

@@ -362,7 +362,7 @@ class Trainer:
             if self.cfg.positions == "untied":
                 now |= dict(positions=stacked_qk(self.model, "pos_q", "pos_k"))
             for matrix, factors in now.items():
-                rows = analyze.score_rows(self.step, matrix, self.cfg.n_head, factors, self.scored.get(matrix))
+                rows = analyze.run_rows(self.step, matrix, self.cfg.n_head, factors, self.scored.get(matrix))
                 self.rows["scores.csv"] += runs.append(self.out / "scores.csv", rows)
             self.scored = now
 

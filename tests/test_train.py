@@ -132,10 +132,10 @@ def test_a_corpus_that_is_too_small_says_how_large_it_must_be(cfg, corpus, eval_
     assert float(megabytes) == pytest.approx(n_all / 1e6, abs=0.06)  # a token is a byte
 
 
-def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
+def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_small_update():
     old = torch.randn(2, 2, 12, 12)  # W_q and W_k of two layers, (2, L, C, C), in float32, as a run holds them
     new = old + 1e-5 * torch.randn_like(old)  # W_qk - its old value would lose most digits
-    rows = analyze.score_rows(5, "positions", 3, new, old)
+    rows = analyze.run_rows(5, "positions", 3, new, old)
     assert [tuple(row[:4]) for row in rows] == [(5, "positions", l, h) for l in range(2) for h in ("", 0, 1, 2)]
     for row in rows:
         columns = slice(None) if row.head == "" else slice(4 * row.head, 4 * row.head + 4)
