@@ -155,7 +155,7 @@ def scores(w_q, w_k, gamma=GAMMA):
     They are computed in float64, on the device of W_q. data/grams.py mostly does without the (C, C) product.
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
-    return scores_of(load("grams").Product(w_q, w_k), gamma)
+    return scores_of(data_module("grams").Product(w_q, w_k), gamma)
 
 
 def scores_of(product, gamma):
@@ -171,7 +171,7 @@ def scores_of(product, gamma):
 
 def layer_row(product, gamma):
     """The row of a layer in the table. limit: by chance 95 of 100 directionalities are between minus this and this."""
-    chance = load("chance")
+    chance = data_module("chance")
     n, r = product.w_q.shape
     limit = chance.directionality_limit(n, chance.moments(product), gamma)
     return dict(head=None, n=n, r=r, limit=limit) | scores_of(product, gamma).numbers()
@@ -229,7 +229,7 @@ class ScoredModel(NamedTuple):
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
-        return load("pretrained.report").layer_table(self.table)
+        return data_module("pretrained.report").layer_table(self.table)
 
 
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
@@ -243,20 +243,20 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
-    files, by_hand = load("pretrained.files"), load("pretrained.by_hand")
+    files, by_hand = data_module("pretrained.files"), data_module("pretrained.by_hand")
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = by_hand.read_hand(**layout)
     is_module = isinstance(source, torch.nn.Module)
-    name = type(source).__name__ if is_module else load("names").as_text(str(source))
+    name = type(source).__name__ if is_module else data_module("names").as_text(str(source))
     rows = []
     # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        opened = load("pretrained.sources").open_checkpoint(source)
+        opened = data_module("pretrained.sources").open_checkpoint(source)
         shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
-        stacks, notes = load("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
+        stacks, notes = data_module("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
         for stack, layer, *heads in read_layers(opened, stacks, name):
             w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)
-            product = load("grams").Product(*layer_factors(w_q, w_k))  # W_qk of the layer
+            product = data_module("grams").Product(*layer_factors(w_q, w_k))  # W_qk of the layer
             found = [layer_row(product, gamma)] + (head_rows(w_q, w_k, gamma) if per_head else [])
             is_zero = math.isnan(found[0]["symmetry"])
             files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
@@ -264,7 +264,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         shown = largest_dimensions(product)  # of the last layer
     common = dict(model=name, params=opened.n_params, layout=str(hand or ""), note=", ".join(notes), gamma=gamma)
     told = ", ".join(opened.notes + notes)
-    return ScoredModel(load("pretrained.scores_table").score_table(rows, common), shown, told)
+    return ScoredModel(data_module("pretrained.scores_table").score_table(rows, common), shown, told)
 
 
 def read_layers(opened, stacks, name):
@@ -272,7 +272,7 @@ def read_layers(opened, stacks, name):
     layers = [(stack, layer) for stack in stacks for layer in stack.layers]
     # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
     stream = opened.stream([layer.names for _, layer in layers])
-    for (stack, layer), tensors in zip(layers, load("names").bar(stream, name, "layer", len(layers))):
+    for (stack, layer), tensors in zip(layers, data_module("names").bar(stream, name, "layer", len(layers))):
         yield stack, layer, *layer.heads(tensors)
 
 
@@ -284,7 +284,7 @@ def largest_dimensions(product):
     return wqk(product.w_q[longest], product.w_k[longest]).cpu().numpy()
 
 
-def load(name):
+def data_module(name):
     """A module of data/ beside this file, under a name of its own in a project that has another `data`."""
     folder = Path(__file__).resolve().parent / "data"
     its_file = getattr(sys.modules.get("data"), "__file__", None) or ""
@@ -309,7 +309,7 @@ def run_rows(step, matrix, n_head, new, previous):
     """
     from data.results.runs import RunScore  # here: the scores by themselves need torch alone
 
-    Product = load("grams").Product
+    Product = data_module("grams").Product
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
@@ -329,7 +329,7 @@ def run_rows(step, matrix, n_head, new, previous):
 def run_columns(product, left, right):
     """The scores in such a row, {name: a number}, or a list of numbers for heads. left, right: see change_factors."""
     change = scores(left, right).symmetry
-    chance = load("chance").mean_symmetry(product)
+    chance = data_module("chance").mean_symmetry(product)
     return scores_of(product, GAMMA).numbers() | dict(update_symmetry=change.tolist(), chance=chance.tolist())
 
 
@@ -348,11 +348,11 @@ def change_factors(w_q, w_k, p_q, p_k):
 
 def report_models(args):
     """Score what is not in the CSV yet, print and draw all that was asked for. Returns the exit status."""
-    files, names, report = load("pretrained.files"), load("names"), load("pretrained.report")
-    scores_table = load("pretrained.scores_table")
+    files, names, report = data_module("pretrained.files"), data_module("names"), data_module("pretrained.report")
+    scores_table = data_module("pretrained.scores_table")
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     files.require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
-    targets, n_errors = load("pretrained.revisions").find_all(args.hf, args.revisions, args.limit)
+    targets, n_errors = data_module("pretrained.revisions").find_all(args.hf, args.revisions, args.limit)
     is_moving = args.matrices and args.matrices.endswith(".gif")
     n_models = len({target.model for target in targets.values()})
     files.require(not is_moving or n_models < 2, f"{args.matrices} would show {n_models} models: a .gif shows one")
@@ -373,7 +373,7 @@ def report_models(args):
         scored[target] = model
     report.show_scores(args, scores_table.choose(table, targets))
     if args.matrices and scored:
-        load("pretrained.figures").plot_matrices(scored, args.matrices)
+        data_module("pretrained.figures").plot_matrices(scored, args.matrices)
     return 1 if n_errors or len(scored) < len(to_score) else 0
 
 
@@ -403,8 +403,8 @@ def keep_memory():
 def main(argv):
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    args = load("options").parse(argv, __doc__, GAMMA)
-    CheckpointError = load("pretrained.files").CheckpointError
+    args = data_module("options").parse(argv, __doc__, GAMMA)
+    CheckpointError = data_module("pretrained.files").CheckpointError
     try:
         status = compare_runs(args) if args.runs else report_models(args)
     except CheckpointError as e:
