@@ -56,24 +56,24 @@ class Entry(NamedTuple):
 
 def read_entry(path):
     """Returns the eight runs of an entry, by seed. Raises RunError if they cannot be compared with other entries."""
-    records, _ = read_comparison(path)
-    records.sort(key=lambda record: record.seed)
-    seeds = [record.seed for record in records]
+    runs, _ = read_comparison(path)
+    runs.sort(key=lambda run: run.seed)
+    seeds = [run.seed for run in runs]
     require(seeds == list(SEEDS), f"{path} has the seeds {seeds}, expected {SEEDS.start} to {SEEDS.stop - 1}")
-    config = records[0].config  # one for all seeds, because an arm of such a file has one
-    require(len({record.arm for record in records}) == 1, f"{path} has several arms, expected one")
+    config = runs[0].config  # one for all seeds, because an arm of such a file has one
+    require(len({run.arm for run in runs}) == 1, f"{path} has several arms, expected one")
     corpus = f"{DIGESTS['bytes']['train']} {DIGESTS['bytes']['val']}"
     require(config["sha256"] == corpus, f"{path} is of another corpus: train on data/sympy/bytes")
     n_params = config.get("n_params") or 0
     require(0 < n_params <= N_PARAMS, f"{path} has {n_params:,} parameters, expected 1 to {N_PARAMS:,}")
     require(config["max_iters"] <= LIMIT, f"{path} has max_iters = {config['max_iters']}, expected {LIMIT} at most")
-    require(all(record.is_finished() for record in records), f"{path} has runs that have not finished")
-    commits = records[0].origin.get("commit", ["unknown"])
+    require(all(run.is_finished() for run in runs), f"{path} has runs that have not finished")
+    commits = runs[0].origin.get("commit", ["unknown"])
     require(all(re.fullmatch("[0-9a-f]{40}", commit) for commit in commits), f"{path} is of no clean commit: {commits}")
     track = TRACKS[path.parent.name]
     for key, (value, expected) in changes(config, track).items():
         require(key in track.free, f"{path} has {key} = {value!r}, expected {expected!r}: {track.words}")
-    return records
+    return runs
 
 
 def changes(config, track):
@@ -83,9 +83,9 @@ def changes(config, track):
     return {key: (config.get(key), leader.get(key)) for key in keys if config.get(key) != leader.get(key)}
 
 
-def steps_of(records, loss):
+def steps_of(runs, loss):
     """Returns the updates that each run took to the loss: (S,). One that did not arrive counts with the limit."""
-    curves = [record.curve("val_loss") for record in records]
+    curves = [run.curve("val_loss") for run in runs]
     return np.array([min(curve.index[curve <= loss], default=LIMIT) for curve in curves])
 
 
@@ -95,10 +95,10 @@ def read_track(name):
     entries = {}
     for row in listed[listed["track"] == name].to_dict("records"):
         require("|" not in "".join(row.values()), f"{FOLDER}/entries.csv: a name has a |, which ends a table's cell")
-        records = read_entry(FOLDER / name / f"{row['entry']}.csv")
-        flags = [f"--{key}={value}" for key, (value, _) in changes(records[0].config, track).items()]
-        about = row | dict(commit=records[0].origin["commit"][0][:7])
-        entries[row["entry"]] = Entry(steps_of(records, track.loss), " ".join(flags), about)
+        runs = read_entry(FOLDER / name / f"{row['entry']}.csv")
+        flags = [f"--{key}={value}" for key, (value, _) in changes(runs[0].config, track).items()]
+        about = row | dict(commit=runs[0].origin["commit"][0][:7])
+        entries[row["entry"]] = Entry(steps_of(runs, track.loss), " ".join(flags), about)
     require("" in [entry.flags for entry in entries.values()],
             f"no entry of {FOLDER}/{name} has the keys of config/{track.leader}, the record: write one's into it")
     fastest_first = sorted(entries, key=lambda entry: entries[entry].steps.mean())
