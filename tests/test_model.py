@@ -115,33 +115,21 @@ def test_a_decoder_sees_no_later_token_and_an_encoder_sees_all(positions, causal
 
 
 @either
-def test_logits_at_positions_are_those_rows_of_all_logits_and_the_loss_is_their_cross_entropy(causal):
+def test_logits_at_positions_are_those_rows_of_all_logits_and_a_loss_is_their_mean_cross_entropy(causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
-    idx = torch.randint(61, (3, 16))
-    expected = model(idx)[torch.arange(3)[:, None], POSITIONS]  # (3, 3, V)
-    torch.testing.assert_close(model(idx, predict_at=POSITIONS), expected, atol=1e-4, rtol=1e-4)
-    loss = -expected.log_softmax(-1)[..., 7].mean()  # if all targets are token 7
-    torch.testing.assert_close(model(idx, torch.full((3, 3), 7), POSITIONS), loss, atol=1e-5, rtol=1e-5)
+    idx, targets = torch.randint(61, (2, 3, 16))
+    logits = model(idx)  # (3, 16, V)
+    expected = logits.logsumexp(-1) - logits.take_along_dim(targets[:, :, None], 2)[:, :, 0]  # (3, 16)
+    predicted = torch.arange(3)[:, None], POSITIONS
+    torch.testing.assert_close(model(idx, predict_at=POSITIONS), logits[predicted], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model(idx, targets), expected.mean())
+    loss = model(idx, targets[predicted], POSITIONS)
+    torch.testing.assert_close(loss, expected[predicted].mean(), atol=1e-5, rtol=1e-5)
 
 
 def test_a_wrong_word_for_positions_is_refused_and_no_model_without_positions():
     with pytest.raises(ValueError, match="positions = 'rotray', expected learned, rotary or untied"):
         Transformer(ModelConfig(**CFG, positions="rotray"))
-
-
-@either
-def test_the_loss_is_the_mean_cross_entropy_of_the_logits(causal):
-    model = noisy(Transformer(ModelConfig(**CFG, causal=causal))).requires_grad_()
-    idx, targets = torch.randint(61, (2, 3, 16))
-    logits = model(idx).flatten(0, 1)  # (48, V)
-    expected = (logits.logsumexp(-1) - logits.take_along_dim(targets.flatten()[:, None], 1)[:, 0]).mean()
-    loss = model(idx, targets)
-    gradients, expected_gradients = (torch.autograd.grad(x, model.parameters()) for x in (loss, expected))
-    torch.testing.assert_close((loss, gradients), (expected, expected_gradients))
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = model(idx, targets)
-    assert loss.dtype == torch.float32 and abs(loss - expected) < 0.02
-    model.to("meta")(idx.to("meta"), targets.to("meta")).backward()  # as tools that count memory do
 
 
 def pre_norm(block, x, predict_at=None, p=None):
