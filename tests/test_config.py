@@ -19,7 +19,7 @@ from config import ConfigError, TrainConfig, command_line, load, prepare_streams
 from config.arms.__main__ import main
 from data.batches import count_targets
 from init import STARTS
-from model import BERT_STD, ModelConfig, Transformer
+from model import BERT_STD, Transformer
 
 ROOT = Path(__file__).parents[1]
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
@@ -37,7 +37,7 @@ def test_every_config_file_loads_and_builds_its_model(path):
     cfg = load([str(path)])
     assert cfg.out_dir == f"out/{path.stem}"
     with torch.device("meta"):
-        model = Transformer(ModelConfig(50304, cfg.block_size, cfg.n_layer, cfg.n_head, cfg.n_embd, causal=cfg.causal))
+        model = Transformer(cfg.of_model(50304))
         assert model(torch.zeros(2, cfg.block_size, dtype=torch.long)).shape == (2, cfg.block_size, 50304)
 
 
