@@ -133,7 +133,6 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
     for block in model.blocks:
         block.attn.register_forward_pre_hook(lambda _, inputs: xs.append(inputs[0].detach()))  # (B, T, C)
     beta_of = betas(model, batch)
-    model.zero_grad()
     model(*batch).backward()
     for block, beta, x in zip(model.blocks, beta_of, xs):
         attn = block.attn

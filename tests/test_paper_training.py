@@ -204,6 +204,7 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_sequences_and_i
     trainer = make_trainer(replace(load([str(tiny)]), **keys))
     single, mean, chance, _ = symmetry_of_betas(trainer, 32)  # 2,048 sequences
     assert (single.abs() < 0.15).all() and (mean < chance).all()
+    assert all(p.grad is None for p in trainer.model.parameters())  # a step would add to what is left there
     for batch in islice(trainer.loader.train_batches(0), 150):
         trainer.train_step(batch)
     single, mean, chance, _ = symmetry_of_betas(trainer, 32)
