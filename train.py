@@ -400,10 +400,10 @@ def train(cfg, place):
     # A block of `together` ends when all processes have done it, so that a mistake in one of them ends all.
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
-            if place.rank == 0:  # the others wait for the files
+            if place.rank == 0 and not Path(cfg.data_dir, "meta.json").exists():  # the others wait for the files
                 from data.sympy import prepare
 
-                prepare.make(Path(cfg.data_dir))  # if it is a folder of data/sympy that is missing
+                prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))
             trainer.begin()
