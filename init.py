@@ -158,11 +158,10 @@ def find_std(std, init_std, n_embd):
 
 
 def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):
-    """Changes every layer of a new Transformer to the start `init`, in place. Layers must not share weights."""
+    """Changes every layer of a new Transformer to the start `init`, in place. Layers share all of attn, or nothing."""
     generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
     more = dict(generator=generator, init_std=model.cfg.init_std)
-    for block in model.blocks:
-        attn = block.attn
+    for attn in dict.fromkeys(block.attn for block in model.blocks):  # layers that share weights, as in ALBERT, are one
         apply_to_layer_(attn.q, attn.k, attn.v, attn.n_head, init, qk_std, v_std, **more)
         if model.cfg.positions == "untied":  # their matrix starts as W_qk does, and they have no values
             apply_to_layer_(attn.pos_q, attn.pos_k, None, attn.n_head, init, qk_std, **more)

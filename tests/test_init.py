@@ -144,6 +144,16 @@ def test_one_matrix_for_q_and_k_is_scaled_once_and_an_unknown_start_is_refused()
 
 
 @pytest.mark.bert_block
+def test_an_attention_that_layers_share_is_scaled_once():
+    model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
+    for block in model.blocks:
+        block.attn = model.blocks[0].attn
+    init.apply_(model, qk_std=0.1, v_std=0.1)
+    for part in "qkv":
+        assert getattr(model.blocks[0].attn, part).weight.std().item() == pytest.approx(0.1, rel=0.06)
+
+
+@pytest.mark.bert_block
 def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets():
     ours = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
     bert, generator = as_theirs(ours), torch.Generator().manual_seed(3)
