@@ -300,9 +300,9 @@ def data_module(name):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
-def run_rows(step, matrix, n_head, new, previous):
+def run_rows(step, matrix, n_heads, new, previous):
     """
-    The rows of scores.csv for a matrix at one step of a run, each a runs.RunScore. matrix: what it is called there.
+    The rows of scores.csv at one step of a run, each a runs.RunScore. matrix: its name. n_heads: of each layer.
 
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
@@ -313,7 +313,7 @@ def run_rows(step, matrix, n_head, new, previous):
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
-    for layer, (q, k, old_q, old_k) in enumerate(zip(*new, *previous)):  # (C, C) each
+    for layer, (n_head, q, k, old_q, old_k) in enumerate(zip(n_heads, *new, *previous)):  # q, k: (C, C) each
         w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
         p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each

@@ -207,6 +207,7 @@ class Trainer:
         self.loader = Loader(self.cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         require_known_matrices(self.model)
+        self.n_heads = [block.attn.n_head for block in self.model.blocks]  # of each layer, for scores and analyze.py
         self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizers = make_optimizers(cfg, self.model)
@@ -362,7 +363,7 @@ class Trainer:
             if self.cfg.positions == "untied":
                 now |= dict(positions=stacked_qk(self.model, "pos_q", "pos_k"))
             for matrix, factors in now.items():
-                rows = analyze.run_rows(self.step, matrix, self.cfg.n_head, factors, self.scored.get(matrix))
+                rows = analyze.run_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix))
                 self.rows["scores.csv"] += runs.append(self.out / "scores.csv", rows)
             self.scored = now
 
@@ -377,7 +378,7 @@ class Trainer:
             if why_not and self.step == 0:
                 self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {why_not}")
             state = {name: x.state_dict() for name, x in self.stateful.items()}
-            state |= {name: getattr(self, name) for name in self.SAVED}
+            state |= {name: getattr(self, name) for name in self.SAVED} | dict(n_heads=self.n_heads)
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:
                 self.draw()

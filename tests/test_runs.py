@@ -301,7 +301,7 @@ def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypat
 
     monkeypatch.setattr(analyze.Scores, "numbers", more)
     with pytest.raises(TypeError, match="of_a_fork"):
-        analyze.run_rows(0, "wqk", 2, torch.randn(2, 1, 8, 8), None)
+        analyze.run_rows(0, "wqk", [2], torch.randn(2, 1, 8, 8), None)
     with pytest.raises(KeyError, match="of_a_fork"):
         scores_table.score_table([dict(of_a_fork=0.1)], {})
 

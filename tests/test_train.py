@@ -23,7 +23,7 @@ from config.processes import Place
 from data import batches, tokens
 from data.batches import count_targets, split_batch
 from data.chance import SCORES
-from data.results import ends
+from data.results import ends, records
 from data.tokens import Corpus
 from model import Block
 from tests.lives import (DRAW, argv, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
@@ -135,7 +135,7 @@ def test_a_corpus_that_is_too_small_says_how_large_it_must_be(cfg, corpus, eval_
 def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_small_update():
     old = torch.randn(2, 2, 12, 12)  # W_q and W_k of two layers, (2, L, C, C), in float32, as a run holds them
     new = old + 1e-5 * torch.randn_like(old)  # W_qk - its old value would lose most digits
-    rows = analyze.run_rows(5, "positions", 3, new, old)
+    rows = analyze.run_rows(5, "positions", [3, 3], new, old)
     assert [tuple(row[:4]) for row in rows] == [(5, "positions", l, h) for l in range(2) for h in ("", 0, 1, 2)]
     for row in rows:
         columns = slice(None) if row.head == "" else slice(4 * row.head, 4 * row.head + 4)
@@ -202,6 +202,42 @@ def test_a_run_is_scored_from_its_checkpoint_also_if_no_bert_can_hold_it_and_the
     assert not found.status and found.table.causal.all()
     for score in SCORES:  # directionality tells queries from keys
         assert list(found.table[score]) == pytest.approx(list(of_layers[score]), abs=1e-5)
+
+
+def of_heads(cfg, counter=count()):
+    """Blocks with two heads and with four, in turns."""
+    block = Block(cfg)
+    block.attn.n_head = (2, 4)[next(counter) % 2]
+    return block
+
+
+@pytest.mark.bert_block
+def test_every_layer_may_have_its_own_number_of_heads(cfg, monkeypatch, analysed):
+    monkeypatch.setattr("model.Block", of_heads)
+    run(cfg, max_iters=3)
+    rows, weights = scores(cfg).query("step == 3 and head.notna()"), checkpoint(cfg)["model"]
+    assert list(zip(rows.layer, rows["head"])) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
+    found = analysed("--hf", cfg.out_dir, "--per_head").table.query("head != ''")
+    for row, of_checkpoint in zip(rows.itertuples(), found.itertuples()):
+        n_head = (2, 4)[row.layer]
+        q, k = [weights[f"blocks.{row.layer}.attn.{part}.weight"].chunk(n_head)[int(row.head)] for part in "qk"]
+        m = q.T @ k
+        expected = (m @ m).trace().item() / m.square().sum().item()
+        assert [row.symmetry, of_checkpoint.symmetry] == pytest.approx([expected, expected], abs=1e-5)
+    assert len(records.read_run(cfg.out_dir).curve("heads_1")) == 2
+
+
+def test_a_run_whose_model_has_fewer_blocks_than_layers_is_read_too(cfg, monkeypatch):
+    """As one that passes through one block several times."""
+    def build_model(*args, build_model=train.build_model):
+        model = build_model(*args)
+        model.blocks = model.blocks[:1]
+        return model
+
+    monkeypatch.setattr(train, "build_model", build_model)
+    run(cfg, max_iters=3)
+    table = ends.table_of_ends(records.read_run(cfg.out_dir))
+    assert [line.split()[0] for line in table.splitlines()] == ["layer", "0", "validation"]
 
 
 @pytest.mark.bert_block

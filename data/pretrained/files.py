@@ -117,7 +117,8 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
     if isinstance(model_args, dict):
         return {**model_args, "model_type": "nanogpt"}
     if isinstance(of_training, dict) and "causal" in of_training:
-        return {**of_training, "model_type": "train.py-checkpoint"}
+        n_heads = saved.get("n_heads")  # of each layer; None: the checkpoint is older
+        return {**of_training, "num_attention_heads_per_layer": n_heads, "model_type": "train.py-checkpoint"}
 
     meta = re.sub(r"^model_(\d+)\.pt$", r"meta_\1.json", file)  # nanochat writes it beside model_000650.pt
     if meta != file and meta in folder.names:

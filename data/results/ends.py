@@ -86,12 +86,13 @@ def table_of_ends(run):
     """Returns what train.py prints at its end: the first and the last scores of every layer, and the last loss."""
     scores = [score for score in ("symmetry", "heads", "directionality") if len(run.curve(f"{score}_0"))]
     lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
-    for layer in range(run.config["n_layer"]):
+    layers = range(run.layers("symmetry").shape[1])  # with scores: a fork may pass through one block several times
+    for layer in layers:
         lines.append(f"{layer:5}" + "".join(start_and_end(run, score, layer) for score in scores))
     if len(run.curve("positions")):
         lines.append(f"positions' own matrix (random ones like it: {run.last('positions_chance'):.2f}; single heads: "
                      f"{run.last('positions_heads'):.2f})")
-        for layer in range(run.config["n_layer"]):
+        for layer in layers:
             lines.append(f"{layer:5}" + start_and_end(run, "positions", layer, width=len("symmetry")))
     return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
 

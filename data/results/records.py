@@ -132,8 +132,8 @@ def read_run(folder):
         if not log.index.is_unique:
             raise ValueError("a step is there twice")
         scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
-        n_rows = config["n_layer"] * (1 + config["n_head"]) * scores["matrix"].nunique()
-        # The last step may lack some, as the run may be writing them.
+        n_rows = (scores["step"] == 0).sum()
+        # The last step may lack some, as the run may be writing them. The first is whole before log.csv has a row.
         scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
         require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
         last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
