@@ -174,11 +174,12 @@ def stacked_qk(model, q="q", k="k"):
 
 
 def require_known_matrices(model):
-    """Raises ConfigError if attention has a matrix that stacked_qk leaves out, such as a fork's adapter of q."""
-    for name, p in model.blocks[0].attn.named_parameters():
-        if p.ndim > 1 and name.removesuffix(".weight") not in ("q", "k", "v", "proj", "pos_q", "pos_k"):
-            raise ConfigError(f"attention has a matrix {name}: add it to what stacked_qk returns, if it changes W_q or "
-                              "W_k, and then to the names in require_known_matrices (both in train.py)")
+    """Raises ConfigError if attention has a matrix that stacked_qk leaves out, as a fork's own may be."""
+    for name, p in model.named_parameters():
+        matrix = name.split(".", 2)[-1].removeprefix("attn.").removesuffix(".weight")  # such as q, or attn_2.q
+        if "attn" in name and p.ndim > 1 and matrix not in ("q", "k", "v", "proj", "pos_q", "pos_k"):
+            raise ConfigError(f"attention has a matrix {name}: add it to stacked_qk if it changes W_q or W_k, to "
+                              "init.apply_ if it starts as they do, and to the names in require_known_matrices")
 
 
 def constraint(cfg, model):

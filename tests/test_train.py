@@ -148,17 +148,19 @@ def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_small_upda
 
 
 @pytest.mark.bert_block
-@pytest.mark.parametrize("name", ["q_a", "q.a"])
+@pytest.mark.parametrize("name", ["attn.q_a", "attn.q.a", "attn_2.q"])
 def test_a_matrix_that_scores_would_leave_out_ends_a_run_before_it_begins(cfg, monkeypatch, name):
-    """An adapter beside q or in q. A vector, such as a gain, is left out as biases are."""
-    def adapted(cfg):
+    """An adapter beside q or in q, of the last block alone; another attention. A vector is left out as biases are."""
+    def adapted(cfg, number=count()):
         block = Block(cfg)
         block.attn.register_parameter("gain", torch.nn.Parameter(torch.ones(2)))
-        block.attn.set_submodule(name, torch.nn.Linear(cfg.n_embd, 2))
+        block.attn_2 = torch.nn.Module()
+        if next(number) == cfg.n_layer - 1:
+            block.set_submodule(name, torch.nn.Linear(cfg.n_embd, 2))
         return block
 
     monkeypatch.setattr("model.Block", adapted)
-    assert f"attention has a matrix {name}.weight" in refusal(cfg) and not Path(cfg.out_dir).exists()
+    assert f"attention has a matrix blocks.1.{name}.weight" in refusal(cfg) and not Path(cfg.out_dir).exists()
 
 
 # ---- what a run leaves behind ------------------------------------------------------------------------------------
