@@ -66,7 +66,7 @@ def make_optimizers(cfg, model):
     for name, p in model.named_parameters():
         if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
             vectors.append(p)
-        elif name.endswith(("q.weight", "k.weight", "attn.v.weight")):  # also those of untied positions
+        elif ".attn" in name and ".proj." not in name:  # also those of untied positions, and of a fork
             qkv.append(p)
         elif name.startswith("blocks."):
             blocks.append(p)

@@ -7,11 +7,14 @@ from functools import partial
 
 import pytest
 import torch
+from torch.nn import Linear
 
 import init
+import train
+from config import TrainConfig
 from data.batches import torch_seed
 from data.bert import to_hf
-from model import ModelConfig, Transformer
+from model import ModelConfig, SelfAttention, Transformer
 from tests.lives import make_trainer
 from tests.test_bert import as_theirs
 from tests.test_model import either
@@ -113,6 +116,19 @@ def test_muon_moves_matrices_of_blocks_by_the_nearest_orthogonal_one_and_the_res
         moved = moved[is_large][:, is_large]
         assert moved.diagonal().tolist() == pytest.approx([1] * len(moved), abs=0.4), name
         torch.testing.assert_close(moved, moved.diagonal().diag(), atol=0.2, rtol=0, msg=lambda m: f"{name}: {m}")
+
+
+@pytest.mark.bert_block
+def test_queries_keys_and_values_have_their_rate_in_a_fork_too(trainer):
+    """In one matrix, or in another attention of a block. A name that ends as theirs do is not enough."""
+    model, cfg = trainer(n_layer=1).model, TrainConfig(qkv_rate=0.5)
+    block = model.blocks[0]
+    block.attn_2, block.attn.qkv, block.mlp.link = SelfAttention(model.cfg), Linear(16, 48), Linear(16, 16)
+    names = {p: name.removeprefix("blocks.0.") for name, p in model.named_parameters()}
+    found = [names[p] for group in train.make_optimizers(cfg, model)["adamw"].param_groups if group["share"] == 0.5
+             for p in group["params"]]
+    expected = ["attn.q", "attn.k", "attn.v", "attn.qkv", "attn_2.q", "attn_2.k", "attn_2.v"]
+    assert sorted(found) == sorted(f"{name}.weight" for name in expected)
 
 
 DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
