@@ -20,6 +20,7 @@ import torch
 import train
 from data.atomic import locked
 from data.results.runs import HEADERS
+from model import Block
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
                          result, resume, run, signal_at)
 from tests.toy import as_bin, files_of, folder
@@ -73,6 +74,18 @@ def test_every_kind_of_run_goes_on_bit_for_bit(cfg, monkeypatch, changes):
     resume(cfg)
     torch.set_num_threads(1)
     assert result(cfg) == result(whole)
+
+
+def test_a_fork_may_keep_a_mask_with_its_weights(cfg, monkeypatch):
+    def masked(cfg):
+        block = Block(cfg)
+        block.register_buffer("mask", torch.full((16, 16), -torch.inf).triu(1))
+        return block
+
+    monkeypatch.setattr("model.Block", masked)
+    run(cfg, max_iters=1)
+    resume(cfg, max_iters=2)
+    assert checkpoint(cfg)["step"] == 2
 
 
 def test_a_run_does_without_the_locks_and_the_signal_that_windows_does_not_have(finished, cfg, monkeypatch):

@@ -28,7 +28,7 @@ def opened_checkpoint(path, device):
         if damaged:
             raise zipfile.BadZipFile(damaged)
         state = torch.load(path, map_location=device, weights_only=True)
-        if not all(x.isfinite().all() for x in tensors_in(state)):
+        if not all((x < torch.inf).all() for x in tensors_in(state)):  # -inf may be: in a mask that a fork keeps
             raise ValueError("it holds nan or inf")
         problem = "does not fit this code: go on with the commit that is in run.json"  # a weight more in model.py, say
         yield state
