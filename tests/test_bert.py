@@ -67,6 +67,14 @@ def gated(cfg):
     return block
 
 
+def large_heads(cfg):
+    """As many heads of 32 dimensions as there is room for: in a narrow model none."""
+    block = Block(cfg)
+    block.attn.n_head = cfg.n_embd // 32
+    block.attn.head_dim = cfg.n_embd // block.attn.n_head
+    return block
+
+
 def with_functions(**changes):
     """torch.nn.functional as model.py sees it, with other functions."""
     return SimpleNamespace(**vars(F) | changes)
@@ -90,6 +98,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.Block", gated, {}, OTHER),
     ("model.Block", twice_as_wide("attn", "v"), {}, OTHER),  # config.json has no number for values
+    ("model.Block", large_heads, {}, OTHER),
     ("model.Transformer.hidden", other_hidden, {}, OTHER),
     ("model.Transformer.hidden", other_hidden, dict(vocab_size=59, n_layer=3), OTHER),
     (None, None, dict(positions="rotary"), "this model and a Hugging Face BERT do not both have pos_emb.weight"),
