@@ -19,6 +19,7 @@ import torch
 
 import train
 from data.atomic import locked
+from data.results import ends
 from data.results.runs import HEADERS
 from model import Block
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
@@ -121,6 +122,21 @@ def test_a_run_comes_from_the_commit_of_the_last_start_that_trained(copied, monk
     path.write_text("{")
     resume(copied, max_iters=13)
     assert json.loads(path.read_text())["config"]["max_iters"] == 13
+
+
+def test_code_that_differs_has_another_origin_also_if_no_commit_has_it(tmp_path, monkeypatch):
+    def origin():
+        return ends.find_origin(torch.device("cpu"))["commit"]
+
+    monkeypatch.setattr(ends, "__file__", str(folder(tmp_path, {"model.py": b"gelu\n"}, config=None) / "ends.py"))
+    for words in "init -q", "add .", "-c user.name=A -c user.email=a@b commit -qm 1":
+        subprocess.run(["git", "-C", tmp_path, *words.split()], check=True)
+    commits = [origin()]
+    for text in b"relu\n", b"\xff\n", b"relu\n":
+        (tmp_path / "model.py").write_bytes(text)
+        commits.append(origin())
+    assert re.fullmatch("[0-9a-f]{40}", commits[0]) and len(set(commits)) == 3 and commits[1] == commits[3]
+    assert commits[1].startswith(f"{commits[0]}-dirty")
 
 
 def test_without_dropout_a_run_goes_on_with_other_micro_batches(cfg):

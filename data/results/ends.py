@@ -3,6 +3,7 @@ What train.py does once, before the first step of a run and after the last one. 
 """
 
 import contextlib
+import hashlib
 import json
 import platform
 import subprocess
@@ -20,10 +21,14 @@ from data.results.runs import describe
 
 def find_origin(device):
     """Returns where a run comes from: {key: a text}."""
-    # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    def git(*words):
+        return subprocess.run(["git", "-C", Path(__file__).parent, *words], capture_output=True).stdout.strip()
+
     try:
-        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        # The hash of the commit. If a tracked file has been changed since, "-dirty" follows, and a hash of the changes.
+        commit = git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").decode()
+        if commit.endswith("-dirty"):
+            commit += f"-{hashlib.sha256(git('diff', 'HEAD')).hexdigest()[:8]}"
     except OSError:  # git is not installed
         commit = ""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
