@@ -52,7 +52,8 @@ DRAW_EVERY = 10  # the fewest seconds between two pictures, because one costs as
 
 def build_model(cfg, vocab_size):
     """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
-    # To load the weights of another run here, add a key, because comparisons do not tell values of init_from apart.
+    # If you load weights here, add a key, which comparisons see. Change no modules here: exports and samples take those
+    # of model.py as they are.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
     init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
@@ -167,7 +168,8 @@ class Watch:
 
 
 def stacked_qk(model, q="q", k="k"):
-    """Returns W_q and W_k of every layer, (L, C, C) each. nn.Linear stores (out, in), so W_q = q.weight.T."""
+    """Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T."""
+    # In their places W_ov = W_v W_o has W_v = v.weight.T, and the transpose of W_o, which is proj.weight as it is.
     w_q = torch.stack([getattr(block.attn, q).weight for block in model.blocks]).mT
     w_k = torch.stack([getattr(block.attn, k).weight for block in model.blocks]).mT
     return w_q, w_k
