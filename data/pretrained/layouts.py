@@ -126,9 +126,11 @@ def stacks_of_table(config: dict, shapes: Mapping[str, tuple]) -> tuple[list[Sta
             accounted_for |= names_in_layers(part.names, others)
             harmless = OURS if model_type == "train.py-checkpoint" else HARMLESS
             accounted_for |= refuse_changed(layers, part.names, harmless)
-        absent = {row.stack for row in part.rows} - {row.stack for row in rows} if rows else {""}
-        notes += [f"its {f'{part.name} {stack}'.strip()} has no queries and keys here" for stack in sorted(absent)
-                  if {part.name, stack} != {"encoder", "decoder"} and part.config.get(f"add_{stack}") is not False]
+        its_stacks = {row.stack for row in part.rows} if rows else {""}  # "": nothing of the part is here
+        for stack in sorted(its_stacks - {row.stack for row in rows}):
+            is_other_side = {part.name, stack} == {"encoder", "decoder"}  # such as the encoder of an mBART that decodes
+            if not is_other_side and part.config.get(f"add_{stack}") is not False:  # add_adapter
+                notes.append(f"its {f'{part.name} {stack}'.strip()} has no queries and keys here")
     left = find_flags(matrices - accounted_for, shapes)
     if not stacks:
         for name in sorted(names):
