@@ -416,7 +416,7 @@ def train(cfg, place):
             mine = checkpoints.identity(runs.describe(trainer.cfg, trainer.corpus.meta))
             place.require_same(mine | dict(step=trainer.step))
             if place.rank == 0:  # only one process writes files
-                ends.begin(trainer)
+                ends.write_start(trainer)
         ends.describe_start(trainer)
         analyze.keep_memory()
         if trainer.step < cfg.max_iters:

@@ -45,7 +45,7 @@ def interval(score, n, limit):
     return -limit, limit
 
 
-def of_random(n, gamma):
+def limit_of_random(n, gamma):
     """Returns the limit of directionality for W_q W_k^T of random W_q and W_k, (n, n)."""
     return directionality_limit(n, (1.0, 2.0 * n, 5.0 * n), gamma)  # of the Fuss-Catalan numbers 1, 3, 12
 

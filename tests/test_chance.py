@@ -52,7 +52,7 @@ def test_the_moments_are_those_of_the_singular_values_also_of_tiny_weights_and_o
         expected = [(deviations**p).sum().item() for p in (2, 3)]
         assert [c2 / mean**2, c3 / mean**3] == pytest.approx(expected, rel=1e-4)
     if r == N:
-        assert chance.directionality_limit(N, found, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)
+        assert chance.directionality_limit(N, found, 2.0) == pytest.approx(chance.limit_of_random(N, 2.0), abs=0.1)
 
 
 @pytest.mark.parametrize("r, common", [(1, 0), (4, 0), (4, 1), (4, 3), (32, 0), (32, 3)])  # common: of both sides

@@ -235,7 +235,7 @@ def test_prop_S1_18_directionality_of_random_matrices_falls_to_0_slowly(score):
     assert small.std() > 0.5 and large.std() < 0.55 * small.std()
     if score is directionality:  # of 64 columns none is beyond chance
         assert (score(torch.randn(1000, 64, 32) @ torch.randn(1000, 32, 64)) == -1).double().mean() > 1 / 40
-        assert chance.of_random(64, 2.0) == 1
+        assert chance.limit_of_random(64, 2.0) == 1
 
 
 # ---- S2.1: how training starts -----------------------------------------------------------------------------------

@@ -402,7 +402,7 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     assert set(heads.lines[1].get_ydata()) == {-1} and not empty.axison
     np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
     np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)
-    low, high = chance.interval("directionality", 64, chance.of_random(64, 2.0))
+    low, high = chance.interval("directionality", 64, chance.limit_of_random(64, 2.0))
     band = directionality.patches[0].get_bbox()
     assert (band.y0, band.y1) == pytest.approx((low, high)) and directionality.patches[0].get_label() == figures.RANDOM
     assert printed(tmp_path / "c.csv") == out

@@ -36,7 +36,7 @@ def find_origin(device):
                 device_name=name)
 
 
-def begin(trainer):
+def write_start(trainer):
     """Writes run.json, log.csv and scores.csv, before any training."""
     cfg = replace(trainer.cfg, init_from="scratch")  # a run is the same, resumed or not
     path = trainer.out / "run.json"

@@ -61,7 +61,7 @@ def plot_runs(arms, path, gamma):
         if len(set(widths)) == 1:  # the range is of one size
             n_embd = widths[0]
             directionality = panels[scores.index("directionality")]
-            put_chance(directionality, "directionality", n_embd, chance.of_random(n_embd, gamma), RANDOM)
+            put_chance(directionality, "directionality", n_embd, chance.limit_of_random(n_embd, gamma), RANDOM)
         put_titles(axes.flat, titles + [TITLES[score] for score in scores])
         named = [in_words(name) for name in arms if style_of[name]["ls"] == DASHES[0] and len(tasks) == 1]
         put_legend(axes.flat, named=named, title=legend)

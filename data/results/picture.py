@@ -29,7 +29,7 @@ def plot_run(record, path, gamma):
             draw_layers(axis, record.layers(score))
             put_zero(axis)
             if score in SCORES:
-                put_chance(axis, score, n_embd, chance.of_random(n_embd, gamma), RANDOM)
+                put_chance(axis, score, n_embd, chance.limit_of_random(n_embd, gamma), RANDOM)
             elif score == "positions":
                 axis.plot(record.curve("positions_chance"), "k:", label="mean of random matrices like positions'")
         put_titles(axes.flat, ["loss [nats/token]", *(TITLES[score] for score in scores)])
