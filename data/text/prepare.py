@@ -50,7 +50,8 @@ def read(path, size, undecoded):
         while line := file.readline(16 * LONGEST):
             lines.append(line)
             length += len(line)
-            undecoded[path] += line.count("\ufffd")
+            if "\ufffd" in line:
+                undecoded[path] += line.count("\ufffd")
             if length >= 16 * LONGEST or (length >= size and not line.strip()):
                 yield "".join(lines)
                 lines, length = [], 0
@@ -91,7 +92,6 @@ def main(argv=None):
     is_many = len(texts) * args.val_fraction >= 1
     undecoded = Counter()
     folder = writer.write(cli, args, texts, lambda path: read(path, size, undecoded), whole_files=is_many)
-    undecoded = +undecoded  # those of 1 or more
     if undecoded:
         print(f"{undecoded.total():,} U+FFFD where bytes cannot be decoded, in {len(undecoded):,} files such as "
               f"{next(iter(undecoded))}")
