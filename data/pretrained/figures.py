@@ -42,9 +42,9 @@ def plot_models(table, path):
     if table["step"].notna().any():
         table = whole_layers(table).dropna(subset="step")
         table = table.drop_duplicates([*WHOLE_NAME, "step", "layer"], keep="last")
-        stacks = [layers for _, layers in table.groupby(WHOLE_NAME, sort=False)]
-        rows = [("lines: median over layers; bands: quartiles", draw_medians, stacks)]
-        rows += [(layers["stack_name"].iloc[0], draw_training, layers) for layers in stacks]
+        trainings = [layers for _, layers in table.groupby(WHOLE_NAME, sort=False)]
+        rows = [("lines: median over layers; bands: quartiles", draw_medians, trainings)]
+        rows += [(layers["stack_name"].iloc[0], draw_training, layers) for layers in trainings]
         plot_rows(path, "Scores over the training of pretrained models", rows)
     elif table["model"].nunique() == 1:
         plot_rows(path, "Scores of each layer", [(rows["stack_name"].iloc[0], draw_stack, rows) for _, rows in stacks])
@@ -92,14 +92,14 @@ def draw_stack(axis, table, score):
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
-def draw_medians(axis, stacks, score):
+def draw_medians(axis, trainings, score):
     """Draws a line for each training, over its steps."""
-    style_of = styles(dict(enumerate(map(is_causal, stacks))))
-    for number, layers in enumerate(stacks):
+    style_of = styles(dict(enumerate(map(is_causal, trainings))))
+    for number, layers in enumerate(trainings):
         by_step = layers.pivot(index="step", columns="layer", values=score).dropna()  # (S, L)
         draw_quartiles(axis, by_step.index, by_step, label=layers["stack_name"].iloc[0], **style_of[number])
     put_steps(axis)
-    put_log_steps(axis, pandas.concat(layers["step"] for layers in stacks))
+    put_log_steps(axis, pandas.concat(layers["step"] for layers in trainings))
 
 
 def draw_training(axis, layers, score):

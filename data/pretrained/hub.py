@@ -98,10 +98,10 @@ class HubFolder(Folder):
 def open_repository(source: str) -> Folder:
     """Returns org/name[/FOLDER][@REVISION] at its commit now or, without a network, from the local cache."""
     where, _, revision = source.partition("@")
-    org, name, *inside = where.split("/")
+    org, name, *folders = where.split("/")
     require(org.strip(".") and name, "no file or folder of this name")
     repo = f"{org}/{name}"
-    inside = "".join(f"{folder}/" for folder in inside if folder)
+    inside = "".join(f"{folder}/" for folder in folders if folder)
     try:
         info = ask(repo, f"/revision/{quote(revision or 'main', safe='')}?blobs=true")
     except CheckpointError as e:

@@ -95,8 +95,8 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
             inside = {tensor for tensor in left if re.match(start, tensor)}
             left = left - inside
             its_type = part_type(model_type, name, part_config)
-            rows = rows_of(its_type, part_config)
-            parts.append(Part(name.removeprefix("text_"), its_type, part_config, inside, rows))
+            its_rows = rows_of(its_type, part_config)
+            parts.append(Part(name.removeprefix("text_"), its_type, part_config, inside, its_rows))
     return parts
 
 

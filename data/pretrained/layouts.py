@@ -260,8 +260,8 @@ def find_layers(row: Row, part: Part) -> tuple[list[Layer], set[int], list[str]]
     n_layer = pick(config, int, *keys, default=row.n_layer or len(kinds))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
     n_all = n_layer + pick(config, int, "num_nextn_predict_layers", default=0)  # DeepSeek-V3 predicts further tokens
-    layers = softmax_layers(config, n_layer) or range(n_layer)
-    own, shared = with_own_keys(config, layers, n_layer, row.n_shared or 0)
+    with_softmax = softmax_layers(config, n_layer) or range(n_layer)
+    own, shared = with_own_keys(config, with_softmax, n_layer, row.n_shared or 0)
     require(own, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
     matches = row.match(part.names)
     skipped = {*shared, *range(n_layer, n_all)}.intersection(int(match["i"]) for match in matches)

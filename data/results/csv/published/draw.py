@@ -51,8 +51,8 @@ def main(folder=PICTURES):
     scores_of = pandas.read_csv(HERE / "trajectories.csv").groupby("run")
     rows = {}
     row_of = {}  # title -> number of the row of panels
-    title = "Training runs of the paper's authors"
-    with figure(folder / "published_runs.png", 6, 3, 1.7, title, sharex=True, sharey="col") as axes:
+    heading = "Training runs of the paper's authors"
+    with figure(folder / "published_runs.png", 6, 3, 1.7, heading, sharex=True, sharey="col") as axes:
         for name, scores in scores_of:
             scores = scores.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
             model, kind, corpus = name.split("--")
