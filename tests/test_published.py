@@ -133,6 +133,17 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
     assert list(line.get_xdata()) == list(expected.index) and line.get_ydata() == pytest.approx(expected.to_numpy())
 
 
+@needs_shared
+def test_models_of_24_layers_are_trained_on_the_corpus_of_the_authors_project_page():
+    (text,) = [path.read_text() for path in SHARED.glob("paper/000_*.txt")]
+    rows = text.rpartition("24-layer model")[2].partition("</table>")[0]
+    (plain_on, plain), (symmetric_on, symmetric) = re.findall(r">([\w ]+\w)(?: \(.*?)?</td>.*?>([\d.]+)</td>", rows)
+    page = (ROOT / "data/results/paper.md").read_text()
+    corpus = re.search(r"bert_large_symm; do run \$model (\w+) ", page)[1]
+    assert plain_on == symmetric_on and plain_on.replace(" ", "").lower() == corpus
+    assert f"{plain} and {symmetric} on {plain_on.replace(' ', '')}" in page
+
+
 def test_the_layers_of_the_authors_and_of_our_runs_are_drawn_one_by_one(tmp_path, drawn):
     """Of a comparison with two layers, whose last scores are in its file."""
     masks = HERE.parent / "masks.csv"

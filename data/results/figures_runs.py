@@ -25,7 +25,7 @@ def put_names(axis, names):
 
 
 def plot_runs(arms, path, gamma):
-    """Draws Figures 3 and S5: losses, a panel for each task, and scores over the steps."""
+    """Draws Figures 3a, 3b, S5a and S5b: losses, a panel for each task, and scores over the steps."""
     style_of = styles({name: records[0].config["causal"] for name, records in arms.items()})
     has_bands = len(arms) <= 6  # the bands of more arms cover each other
     bands = "; coloured bands: lowest to highest seed" if has_bands else ""
