@@ -90,6 +90,18 @@ def test_the_layers_of_depth_end_as_the_table_of_results_says():
         assert cells.split(" | ") == [f"{ends.loc[arm, f'symmetry_{layer}']:.2f}" for layer in range(4)], arm
 
 
+def test_the_encoders_in_which_beta_was_measured_are_the_runs_of_positions():
+    """At each step the page of the tests has the range that the symmetry of W_qk has in the file, over four seeds."""
+    runs = pandas.read_csv(ROOT / "data/results/csv/positions.csv", comment="#")
+    runs = runs.query("arm == 'learned' and seed < 105")
+    page = (ROOT / "tests/README.md").read_text()
+    rows = re.findall(r"^ +(\d) +(\d+) +(\S+) to (\S+) ", page, re.MULTILINE)
+    assert len(rows) == 14
+    for layer, step, *ends in rows:
+        found = runs[runs["step"] == int(step)][f"symmetry_{layer}"]
+        assert ends == [f"{found.min():+.2f}", f"{found.max():+.2f}"], (layer, step)
+
+
 # ---- the commands of README.md -----------------------------------------------------------------------------------
 
 
