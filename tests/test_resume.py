@@ -203,6 +203,7 @@ DAMAGED = "ckpt.pt is not a checkpoint that can be resumed: "
     (None, dict(), "holds a run already: go on with --init_from=resume"),
     (None, RESUME | dict(max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
     (None, RESUME | dict(qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
+    (None, RESUME | dict(dtype="bfloat16"), "is of another run: dtype = 'float32' there, 'bfloat16' here"),
     (None, RESUME | dict(micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
     (None, dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
     (None, dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
@@ -222,7 +223,8 @@ def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, spoi
     if spoil:
         spoil(state)
     torch.save(state, Path(copied.out_dir, "ckpt.pt"))
-    assert words in refusal_that_changes_nothing(copied, **changes)
+    said = refusal_that_changes_nothing(copied, **changes)
+    assert words in said and ("its corpus was" in said) == ("its corpus was" in words)
 
 
 @pytest.mark.parametrize("name, text", [

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from config import HOW, TrainConfig
-from data.results.runs import HEADERS, RunError, describe, require
+from data.results.runs import DATA, HEADERS, RunError, describe, require
 from data.tokens import TOKENIZERS
 from model import Transformer
 
@@ -96,7 +96,7 @@ def checkpoint_to_resume(folder, cfg, meta, device):
             there = before[key]
             may_change = key in ("eval_interval", "score_interval") or (key == "max_iters" and there < here)
             may_change |= key == "micro_batch_size" and state["step"] == 0  # there was no room for it
-            corpus = f", and its corpus was --data_dir={state['config']['data_dir']}" if key in meta else ""
+            corpus = f", and its corpus was --data_dir={state['config']['data_dir']}" if key in DATA else ""
             require(there == here or may_change,
                     f"{path} is of another run: {key} = {there!r} there, {here!r} here{corpus}")
         for name, header in HEADERS.items():
