@@ -406,6 +406,8 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     band = directionality.patches[0].get_bbox()
     assert (band.y0, band.y1) == pytest.approx((low, high)) and directionality.patches[0].get_label() == figures.RANDOM
     assert printed(tmp_path / "c.csv") == out
+    assert words_of(printed(folder, "--measure", "symmetry_1"))[1] == "a 0.550 baseline 0.53 -0.50".split()
+    assert "no run has symmetry_9" in run(folder, "--measure", "symmetry_9")
 
 
 def test_a_score_that_is_rounded_to_0_has_no_minus(tmp_path):

@@ -37,7 +37,7 @@ def report_runs(args):
             figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
     if planned and not (args.arms or args.baseline or args.all or args.measure):
         texts = report_plan(planned, arms)
-    elif len(runs) == 1:
+    elif len(runs) == 1 and not args.measure:
         texts = [table_of_ends(runs[0]), *notes_on_runs(arms)]
     else:
         texts = report_comparison(arms, args.baseline, measure, args.all)
@@ -62,7 +62,7 @@ def report_plan(planned, arms):
 def report_comparison(arms, baseline, measure, has_all):
     """Returns the table of arms beside their baselines, in texts. has_all: with all columns."""
     measured = {name: arms[name] for name in arms if at_end(counted(arms[name]), column_of(measure)).notna().all()}
-    require(measured, f"no run has {measure}")
+    require(measured, f"no run has {measure}: there are {what_is_measured(arms)}")
     require(baseline in (None, *measured), f"the runs of {baseline} have no {measure}")
     baseline_of = find_baselines(measured, baseline, measure)
     table = comparison_table(measured, baseline_of, measure)
@@ -78,6 +78,14 @@ def report_comparison(arms, baseline, measure, has_all):
             keys = differing_keys([task_of(measured[arm][0].config) for arm in (first, name)])
             texts.append(f"{name} is not compared with {first}, because they differ in {', '.join(keys)}.")
     return texts + notes_on_runs(measured)
+
+
+def what_is_measured(arms):
+    """Returns which measures some runs have, and which layers, in words."""
+    runs = list(itertools.chain(*arms.values()))
+    names = [name for name in MEASURES if any(len(run.curve(column_of(name))) for run in runs)]
+    last_layer = max(record.config["n_layer"] for record in runs) - 1
+    return f"{', '.join(names)}, and layers 0 to {last_layer}"
 
 
 def find_plan(path, plans, configs):
