@@ -83,6 +83,19 @@ def test_a_plan_goes_from_its_file_into_the_csv_and_is_not_lost(tmp_path):
     assert printed(path) == first and "baseline" in printed(path, "--baseline", "b")
 
 
+@pytest.mark.parametrize("plan, words", [
+    ("data/results/csv/positions.csv", "its learned has batch_size = 128, and that of these runs 32"),
+    ("config/arms/positions.py", "its learned has learning_rate = 0.006, and that of these runs 0.001"),
+    ("config/arms/depth.py", "depth.py has no planned tests"),
+    ("data/results/csv/depth.csv", "depth.csv has no planned tests"),
+    ("mine.py", "mine.py: arms is ['learned'], expected a dict of dicts"),
+])
+def test_the_plan_of_a_comparison_whose_arms_are_others_of_the_same_names_is_refused(plan, words, tmp_path):
+    (tmp_path / "mine.py").write_text("arms = ['learned']\nplanned = [('loss', 'learned', '<', 'rotary')]")
+    path = tmp_path / plan if plan == "mine.py" else ROOT / plan
+    assert words in run(ROOT / "data/results/csv/stuck.csv", "--plan", path)
+
+
 @pytest.mark.parametrize("planned, words", [
     ('[("symmetry", "a", ">", "z")]', "no arm is called z: there are a, b, c"),
     ('[("symetry", "a", ">", "b")]', "there is no measure symetry: expected loss, symmetry,"),

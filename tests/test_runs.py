@@ -416,7 +416,7 @@ def test_a_score_that_is_rounded_to_0_has_no_minus(tmp_path):
         path = Path(folder, "scores.csv")
         path.write_text(path.read_text().replace(",-0.500000,", ",-0.004000,"))  # directionalities at the end
     plan = tmp_path / "plan.py"
-    plan.write_text('arms = dict(a="", b="")\nplanned = [["loss", "a", ">", "b"]]\n')
+    plan.write_text('arms = dict(a={}, b={})\nplanned = [["loss", "a", ">", "b"]]\n')
     for argv in folders[:1], folders, [*folders, "--plan", plan]:
         assert "0.00" in printed(*argv).split() and "-0.00" not in printed(*argv).split()
 

@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pandas
 
-from config import ConfigError, run_file
+from config import KEYS, ConfigError, run_file
 from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, require_names, require_planned,
                             split_measure, task_of)
 from data.chance import SCORES
 from data.names import fixed
-from data.results.compare import MIN_PAIRS, at_end, compare_arms, counted, do_planned, find_baselines, finished, pool
+from data.results.compare import (FREE, MIN_PAIRS, at_end, compare_arms, counted, do_planned, find_baselines, finished,
+                                  pool)
 from data.results.ends import table_of_ends
 from data.results.exact import DRAWS, EXACT_PAIRS, holm
 from data.results.records import origins, read_comparison, write_comparison
@@ -98,15 +99,31 @@ def find_plan(path, plans, configs):
     arms = None  # a comparison may name some that have no runs
     if path and path.endswith(".py"):
         plan = run_file(path)
-        plans, arms = {path: plan.get("planned", [])}, dict.fromkeys(map(str, plan.get("arms", {}))) | configs
+        keys_of = plan.get("arms", {})  # {arm: the keys that it sets}
+        plans, arms = {path: plan.get("planned", [])}, dict.fromkeys(map(str, keys_of)) | configs
     elif path:
-        plans = {path: read_comparison(path)[1]}
+        records, planned = read_comparison(path)
+        keys_of, plans = {record.arm: record.config for record in records}, {path: planned}
+    if path:
+        require(plans[path], f"{path} has no planned tests")
+        require_arms_of(path, keys_of, configs)
     for path, planned in plans.items():
         require_planned(path, planned, configs, arms)
     found = [planned for planned in plans.values() if planned]
     if len(found) > 1:
         raise ConfigError("several of these files have planned tests: choose one with --plan=FILE")
     return found[0] if found else []
+
+
+def require_arms_of(path, keys_of, configs):
+    """Raises RunError if an arm has other values in the file at path, which then is of another comparison."""
+    are_dicts = isinstance(keys_of, dict) and all(isinstance(keys, dict) for keys in keys_of.values())
+    require(are_dicts, f"{path}: arms is {keys_of!r:.60}, expected a dict of dicts")
+    for arm, keys in keys_of.items():
+        here = configs.get(arm, keys)  # an arm without runs has no other values
+        for key in sorted(keys.keys() & KEYS.keys() - FREE):
+            require(keys[key] == here[key], f"{path} is of another comparison: its {arm} has {key} = {keys[key]!r}, "
+                    f"and that of these runs {here[key]!r}")
 
 
 def legend(measure, has_p):
