@@ -92,7 +92,8 @@ def bare(names: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("files, told", [
     (bare("config.json zero_to_fp32.py latest"), "DeepSpeed"),
-    (bare("config.json tf_model.h5"), "convert it with save_pretrained"),
+    (bare("config.json tf_model.h5"), "from_tf=True"),
+    (bare("config.json bert_model.ckpt.data-00000-of-00001 bert_model.ckpt.index"), "from_tf=True"),  # Google's BERT
     (bare("config.json toy.Q4.gguf"), "from_pretrained(FOLDER, gguf_file=FILE)"),
     (bare("config.json other.ckpt another.pt"), "the path of one file"),  # which of them?
     (bare("adapter_config.json adapter_model.safetensors"), "PEFT's merge_and_unload()"),

@@ -29,6 +29,8 @@ WAYS_ON = {
         "analyze.scores(onnx.numpy_helper.to_array(q), ...(k)), each as (in, out)",
     r"\.gguf":
         "of GGUF, from_pretrained(FOLDER, gguf_file=FILE) of transformers, and then save_pretrained",
+    r"\.h5|\.msgpack|\.ckpt\.(data|index|meta)":
+        "of TensorFlow or Flax, load it with from_tf=True or from_flax=True of transformers 4, and then save_pretrained",
     f"zero_to_fp32|global_step|distcp|{PIECE.pattern}":
         MERGE,
     "":
