@@ -74,6 +74,9 @@ def require_partners(parser, args):
         parser.error("--revisions 'step*', --limit, --q, --k, --qkv, --heads and --layers need --hf")
     if args.limit and not args.revisions:
         parser.error("--limit needs --revisions")
+    files = [os.path.abspath(path) for path in (args.csv, args.plot, args.matrices) if path]
+    if len(set(files)) < len(files):  # or the last one would be written over the others
+        parser.error("--csv, --plot and --matrices need a file each")
     if args.runs and (args.matrices or args.per_head or args.gamma != parser.get_default("gamma")):
         parser.error("--matrices, --per_head and --gamma are for models, and not for runs")
     if not args.runs and (args.baseline or args.arms or args.all or args.measure or args.plan):

@@ -341,7 +341,8 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, analysed):
                                   "--hf m --revisions=", "--paper --limit=3", "--hf m --limit=3",
                                   "--hf m --offline", "--hf m --plot=p.txt", "--hf m --device=tpu",
                                   "--runs out --per_head", "--runs out --matrices=w.png", "--runs out --gamma=3",
-                                  "--hf m --measure=loss", "--paper --offline --all"])
+                                  "--hf m --measure=loss", "--paper --offline --all",
+                                  "--hf m --plot=p.png --matrices=./p.png"])
 def test_options_that_make_no_sense_end_at_once(argv, analysed):
     found = analysed(*argv.split())
     assert found.status == 2 and "error: " in found.err.splitlines()[-1]
