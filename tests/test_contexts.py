@@ -95,6 +95,12 @@ def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words)
         analyze.score_model(model)
 
 
+def test_what_is_no_model_and_no_name_of_one_is_refused_by_its_type(model):
+    for source in model.state_dict(), model.config, None:
+        with pytest.raises(CheckpointError, match=f"got a {type(source).__name__}$"):
+            analyze.score_model(source)
+
+
 def log_scores_of_shards(_):
     """One of two processes, each of which holds a half of every weight."""
     init_process_group("gloo")

@@ -67,6 +67,8 @@ def open_checkpoint(source) -> Checkpoint:
     """
     if isinstance(source, torch.nn.Module):
         return read_module(source)
+    is_name = isinstance(source, str | os.PathLike)
+    require(is_name, f"expected a name, a path or a torch.nn.Module, got a {type(source).__name__}")
     source = find_source(str(source))
     folder, name = find_file(source)
     if not name:
