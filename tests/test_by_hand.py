@@ -135,6 +135,9 @@ REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (named(WORDS["q"], stacked(Q, Q)) | named(WORDS["k"], stacked(K, K)), {}, {"hidden_size": 20},
      "10 dimensions of a head by your words, and 5 in config.json.*--qkv and its --order"),
     (separate(), {}, {"hidden_size": 20, "head_dim": 4}, "5 dimensions of a head by your words, and 4"),
+    *[(named(FUSED["qkv"], torch.ones(2, 12, 36).mT if turned else torch.ones(2, 12, 36)),
+       dict(FUSED, heads=4, transposed=turned), None, f"{way} --transposed")
+      for turned, way in ((False, "add"), (True, "leave out"))],
     (head_by_head(), dict(HEADS, heads=4), None, "6 tensors are not 4 heads of q, and 4 of k"),
     ({name: weight[..., None].repeat(1, 1, 3) for name, weight in separate().items()}, {}, None,
      "expected weights of two dimensions, .*of kernel 1"),  # nor (H, C, D), as in TransformerLens

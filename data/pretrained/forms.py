@@ -110,6 +110,10 @@ def given(weights, sizes, config):
     form, n_parts = {"": (separate, n_head), "kv": (separate, n_head), "qk": (halves, n_head + n_kv_head),
                      "qkv": (blocks, n_head + 2 * n_kv_head),
                      "grouped": (grouped, n_head + 2 * n_kv_head)}[config["order"]]
+    n_out, n_in = weights[0].shape
+    is_turned = n_parts > n_head and n_in * n_head == n_out * n_parts  # q is (C, C) if rows and columns change places
+    way_on = "leave out" if config["transposed"] else "add"
+    require(not is_turned, f"({n_out}, {n_in}) as (out, in) looks transposed: {way_on} --transposed")
     return form(weights, sizes._replace(head_dim=len(weights[0]) // n_parts), {})
 
 
