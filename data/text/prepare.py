@@ -5,7 +5,7 @@ Your own text: files, and folders with all that is in and below them.
     python data/text/prepare.py posts.jsonl saved_dataset/ --column=text    # each row is a document
 
 Otherwise a file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or
-anywhere after 16 times as many), and sooner if this gives fewer than about 100 documents in all. So even a single file
+anywhere after twice as many), and sooner if this gives fewer than about 100 documents in all. So even a single file
 gives documents to train and to validate on. If there are so many files that --val_fraction of them is at least one,
 each goes to one split as a whole. Text is UTF-8; bytes that cannot be decoded become U+FFFD. Left out are binary files
 (a NUL in the first 8,000 bytes, as for git), tables, and what is hidden in a folder, or behind a link to another one.
@@ -23,7 +23,7 @@ from data import writer
 from data.tables import KINDS, read_column
 from data.tokens import DataError
 
-LONGEST = 16_384  # characters, at which a document ends at the next blank line
+SHORTEST, LONGEST = 100, 16_384  # characters, at which a document ends at the next blank line
 FEWEST = 100  # documents in a small corpus, about
 BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what save_to_disk writes as well
 
@@ -47,12 +47,12 @@ def read(path, size, undecoded):
     lines, length = [], 0  # of the next document
     # utf-8-sig: with or without a byte-order mark, which is no text; newline="" keeps \r\n
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        while line := file.readline(16 * LONGEST):
+        while line := file.readline(2 * size):
             lines.append(line)
             length += len(line)
             if "\ufffd" in line:
                 undecoded[path] += line.count("\ufffd")
-            if length >= 16 * LONGEST or (length >= size and not line.strip()):
+            if length >= 2 * size or (length >= size and not line.strip()):
                 yield "".join(lines)
                 lines, length = [], 0
         if lines or not file.tell():  # an empty file is an empty document
@@ -87,7 +87,7 @@ def main(argv=None):
         raise DataError("nothing to read: all files are left out")
     if args.column:
         return writer.write(cli, args, texts, lambda path: read_column(path, args.column))
-    size = min(LONGEST, sum(file.stat().st_size for file in texts) // FEWEST)
+    size = max(SHORTEST, min(LONGEST, sum(file.stat().st_size for file in texts) // FEWEST))
     # With fewer files, one of them would be far too much to validate on.
     is_many = len(texts) * args.val_fraction >= 1
     undecoded = Counter()
