@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
-from analyze import directionality, directionality_eq17, scores, symmetry, wqk
+from analyze import directionality, directionality_eq17, layer_factors, scores, split_heads, symmetry, wqk
 from data import figures
 from data.pretrained import revisions, scores_table, sources
 from data.pretrained.figures import plot_models
@@ -92,6 +92,15 @@ def test_norms_that_are_equal_but_for_rounding_do_not_stand_out():
         q, k = torch.linalg.qr(torch.randn(2, 256, 256, generator=generator))[0]
         assert scores(q, k)[1].item() == scores(q, k)[2].item() == 0
         assert directionality(wqk(q, k)).item() == directionality_eq17(wqk(q, k)).item() == 0
+
+
+def test_factors_that_do_not_fit_are_refused_and_grouped_keys_shown_the_way_on():
+    w_q, w_k = torch.randn(64, 48), torch.randn(64, 16)  # six query heads and two key heads of 8
+    with pytest.raises(ValueError, match=r"layer_factors.*\(64, 48\).*\(64, 16\)"):
+        scores(w_q, w_k)
+    of_layer = scores(*layer_factors(split_heads(w_q, 6), split_heads(w_k, 2)))
+    m = sum(w_q[:, 8 * h : 8 * h + 8] @ w_k[:, 8 * (h // 3) : 8 * (h // 3) + 8].T for h in range(6))
+    assert numbers(of_layer) == pytest.approx(defined(m, 2.0), abs=1e-5)
 
 
 def test_nan_is_not_read_as_nothing_stands_out():
