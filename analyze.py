@@ -157,7 +157,7 @@ def scores(w_q, w_k, gamma=GAMMA):
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     if w_q.shape[-2:] != w_k.shape[-2:]:
-        raise ValueError("expected W_q and W_k of the same (C, r), and for grouped keys what layer_factors returns; got "
+        raise ValueError("expected W_q and W_k of the same (C, r), for grouped keys what layer_factors returns; got "
                          f"{tuple(w_q.shape)} and {tuple(w_k.shape)}")
     return scores_of(data_module("grams").Product(w_q, w_k), gamma)
 

@@ -52,7 +52,7 @@ DRAW_EVERY = 10  # the fewest seconds between two pictures, because one costs as
 
 def build_model(cfg, vocab_size):
     """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
-    # Load other weights here, by a key of their own. Change no modules here: exports and samples take those of model.py.
+    # Load weights here, by a key of their own. Change no modules here: exports and samples use those of model.py.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
     init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))

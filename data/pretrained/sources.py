@@ -30,7 +30,7 @@ WAYS_ON = {
     r"\.gguf":
         "of GGUF, from_pretrained(FOLDER, gguf_file=FILE) of transformers, and then save_pretrained",
     r"\.h5|\.msgpack|\.ckpt\.(data|index|meta)":
-        "of TensorFlow or Flax, load it with from_tf=True or from_flax=True of transformers 4, and then save_pretrained",
+        "of TensorFlow or Flax, load with from_tf=True or from_flax=True of transformers 4, and then save_pretrained",
     f"zero_to_fp32|global_step|distcp|{PIECE.pattern}":
         MERGE,
     "":
