@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 import analyze
 import train
 from config import command_line
+from data.chance import SCORES
 from data.text import prepare
 from tests.test_runs import printed, words_of
 
@@ -45,7 +46,7 @@ def test_a_page_shows_what_its_command_prints(command, lines, analysed, monkeypa
         assert piece.strip("\n") in text, piece
 
 
-def test_medians_by_positions_are_those_of_the_published_models_that_were_scored_by_wqk():
+def test_medians_by_positions_and_shares_are_those_of_the_published_models_that_were_scored_by_wqk():
     models = pandas.read_csv(ROOT / "data/pretrained/models.csv").query("modality == 'language' and matrix == 'wqk'")
     page = (ROOT / "data/pretrained/README.md").read_text()
     rows = dict(learned="learned", bias="a bias for each distance", relative="relative, in DeBERTa-v2", rotary="rotary")
@@ -55,6 +56,10 @@ def test_medians_by_positions_are_those_of_the_published_models_that_were_scored
             found = models[(models["positions"] == positions) & (models["causal"] == causal)]["symmetry"]
             expected = f"{found.median():.2f} ({len(found)})" if len(found) else ""
             assert cell.strip().replace("no model", "") == expected, (words, causal)
+    both = [models[models["causal"] == causal] for causal in (0, 1)]
+    pairs = both[0].merge(both[1], "cross", suffixes=("", "_of_decoder"))
+    shares = [f"{100 * (pairs[score] > pairs[f'{score}_of_decoder']).mean():.1f} %" for score in SCORES]
+    assert f"({len(both[0])} x {len(both[1])}) it is {' and '.join(shares)}" in page
 
 
 def test_the_table_of_matrices_counts_the_rows_of_both_files():
