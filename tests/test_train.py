@@ -25,7 +25,7 @@ from data.batches import count_targets, split_batch
 from data.chance import SCORES
 from data.results import ends, records
 from data.tokens import Corpus
-from model import Block
+from model import Block, ModelConfig, Transformer
 from tests.lives import (DRAW, argv, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
                          make_trainer, refusal, run)
 
@@ -145,6 +145,23 @@ def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_small_upda
         for x, value in (m, row.symmetry), (m - before, row.update_symmetry):
             assert float(value) == pytest.approx(((x @ x).trace() / x.square().sum()).item(), abs=1e-5)
         assert float(row.directionality) == pytest.approx(analyze.directionality(m).item(), abs=1e-5)
+
+
+def test_attention_compares_tokens_by_the_matrix_that_is_scored(monkeypatch):
+    """A fork that fails here changes stacked_qk, unless only positions or norms are between W_qk and the logits."""
+    compared = []  # q k^T, summed over heads (B, T, T)
+
+    def watched(q, k, *args, attention=torch.nn.functional.scaled_dot_product_attention, **kwargs):
+        compared.append((q @ k.mT).sum(1))
+        return attention(q, k, *args, **kwargs)
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", watched)
+    model = Transformer(ModelConfig(61, 16, 3, 4, 32, init_std=0.2)).eval()  # whose biases are 0
+    x = torch.randn(2, 16, 32)
+    for block, w_q, w_k in zip(model.blocks, *train.stacked_qk(model)):
+        compared.clear()
+        block.attn(x)
+        torch.testing.assert_close(sum(compared), x @ (w_q @ w_k.T) @ x.mT, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.bert_block
