@@ -14,6 +14,7 @@ import difflib
 import math
 import os
 import runpy
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,6 +230,8 @@ def describe(field):
 
 def print_help(cfg):
     """Prints all keys, with the values that they have in cfg."""
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # if nobody reads on, as after `| head`, end without a traceback
     lines = ["python train.py [config/NAME.py] [--key=value ...]\n",
              "Without a file it is config/tiny.py. This command without --help would use these values:\n"]
     for name, field in KEYS.items():

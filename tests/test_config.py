@@ -145,6 +145,15 @@ def test_help_and_a_mistake_answer_without_torch_and_help_shows_what_the_command
 
 
 @pytest.mark.parametrize("name", ["train.py", "analyze.py"])
+def test_help_ends_without_a_word_if_nobody_reads_it(name):
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head` does
+    found = subprocess.run([sys.executable, ROOT / name, "-h"], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert not found.stderr
+
+
+@pytest.mark.parametrize("name", ["train.py", "analyze.py"])
 def test_an_isolated_python_finds_the_files_beside_a_script(name, tmp_path):
     found = subprocess.run([sys.executable, "-I", ROOT / name, "-h"], cwd=tmp_path, capture_output=True)
     assert found.returncode == 0 and not found.stderr
