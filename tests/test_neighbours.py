@@ -96,7 +96,6 @@ def bare(names: str) -> dict[str, bytes]:
     (bare("config.json bert_model.ckpt.data-00000-of-00001 bert_model.ckpt.index"), "from_tf=True"),  # Google's BERT
     (bare("config.json toy.Q4.gguf"), "from_pretrained(FOLDER, gguf_file=FILE)"),
     (bare("config.json other.ckpt another.pt"), "the path of one file"),  # which of them?
-    (bare("adapter_config.json adapter_model.safetensors"), "PEFT's merge_and_unload()"),
     (bare("model.onnx"), "of ONNX take the two initialisers"),
     (bare("notes.txt vocab.json"), "but notes.txt, vocab.json: convert it"),
 ])
@@ -105,6 +104,13 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
     assert told in refusal(toy)
     if len(files) == 1:
         assert "no file of weights" in refusal(toy / next(iter(files)))
+
+
+def test_an_adapter_is_refused_also_by_its_file_and_merged_weights_beside_it_are_read_by_theirs(tmp_path):
+    run = folder(tmp_path / "run", bare("adapter_config.json adapter_model.safetensors") | SINGLE, None)
+    for source in run, run / "adapter_model.safetensors":
+        assert "save that with save_pretrained in another folder" in refusal(source)
+    assert set(read(run / "model.safetensors").tensors) == set(WEIGHTS)
 
 
 @pytest.mark.parametrize("paths", [

@@ -71,9 +71,10 @@ def open_checkpoint(source) -> Checkpoint:
     require(is_name, f"expected a name, a path or a torch.nn.Module, got a {type(source).__name__}")
     source = find_source(str(source))
     folder, name = find_file(source)
+    is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
+    require(not is_adapter, "an adapter, not a model: merge it into its model with PEFT's merge_and_unload(), and save "
+            "that with save_pretrained in another folder")
     if not name:
-        require("adapter_config.json" not in folder.names, "an adapter, not a model: merge it into its model with "
-                "PEFT's merge_and_unload(), and save that with save_pretrained")
         name = find_weights(folder.names)
         found = ", ".join(folder.names) or "nothing"
         way = f"give one of its folders, as {source}/{folder.models[0]}" if folder.models else way_on(folder.names)
