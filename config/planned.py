@@ -18,6 +18,7 @@ from config import HOW, ConfigError
 MEASURES = {
     "loss": "validation loss [nats/token]",
     "symmetry": "of W_qk",
+    "chance": "mean symmetry of random matrices in the directions of W_qk",
     "heads": "symmetry of single heads",
     "directionality": "of W_qk",
     "positions": "symmetry of the matrix that untied positions have of their own",

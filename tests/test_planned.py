@@ -173,9 +173,9 @@ def write_positions(folder):
     rows = []
     for step, layer in itertools.product(STEPS.astype(int), range(2)):
         of_wqk, of_positions = 0.1 + 0.2 * layer, 0.5 + 0.2 * layer
-        for matrix, symmetry in ("wqk", of_wqk), ("positions", of_positions):
+        for matrix, symmetry, chance in ("wqk", of_wqk, 0.2), ("positions", of_positions, 0.03 + 0.02 * layer):
             row = ZEROS._replace(step=int(step), matrix=matrix, layer=layer, head="", symmetry=symmetry,
-                                 directionality=-0.1, chance=0.03 + 0.02 * layer)
+                                 directionality=-0.1, chance=chance)
             rows += [row, row._replace(head=0, symmetry=symmetry - 0.5), row._replace(head=1, symmetry=symmetry + 0.1)]
     (folder / "scores.csv").write_text(runs.HEADERS["scores.csv"])
     runs.append(folder / "scores.csv", rows)
@@ -184,7 +184,7 @@ def write_positions(folder):
 
 def test_a_run_records_its_heads_and_its_positions_and_every_measure_of_a_plan(tmp_path, drawn):
     folder = write_positions(tmp_path / "a-1")
-    expected = dict(symmetry=0.2, symmetry_1=0.3, heads=0.0, heads_0=-0.1, heads_1=0.1, positions=0.6,
+    expected = dict(symmetry=0.2, symmetry_1=0.3, chance=0.2, heads=0.0, heads_0=-0.1, heads_1=0.1, positions=0.6,
                     positions_1=0.7, positions_heads=0.4, positions_chance=0.04)  # the mean of two heads is 0.2 below
     record = records.read_run(folder)
     assert {name: record.last(name) for name in expected} == pytest.approx(expected)

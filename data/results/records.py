@@ -26,7 +26,7 @@ from data.atomic import replacing
 from data.results.runs import RunError, require
 
 # The scores of which the median over layers is kept. Those in OF_LAYERS are also kept for each layer.
-MEDIANS = [*OF_LAYERS, "directionality_eq17", "update_symmetry", "positions_heads", "positions_chance"]
+MEDIANS = [*OF_LAYERS, "chance", "directionality_eq17", "update_symmetry", "positions_heads", "positions_chance"]
 ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from
 PLANNED = "# planned "  # how the line with the planned tests begins
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
