@@ -123,6 +123,7 @@ def test_what_the_hub_does_not_give_is_refused_in_one_line(hub, monkeypatch):
     for source, words in {"org/closed": f"gated: log in at {hub.url}/org/closed, click on 'Agree",
                           "org/none": "no file or folder of this name, and no public",
                           "org/toy@v9": "org/toy has no branch, tag or commit of this name",
+                          "https://huggingface.co/org/toy": "no file or folder of this name; a Hub id is org/name",
                           "./none": "no file or folder"}.items():
         assert refusal(source).startswith(words)
     hub.add("org/large", SINGLE | {"model.safetensors": bytes(1 << 26)})

@@ -99,7 +99,7 @@ def open_repository(source: str) -> Folder:
     """Returns org/name[/FOLDER][@REVISION] at its commit now or, without a network, from the local cache."""
     where, _, revision = source.partition("@")
     org, name, *folders = where.split("/")
-    require(org.strip(".") and name, "no file or folder of this name")
+    require(org.strip(".") and name, "no file or folder of this name; a Hub id is org/name")
     repo = f"{org}/{name}"
     inside = "".join(f"{folder}/" for folder in folders if folder)
     try:
