@@ -210,5 +210,5 @@ def test_a_run_records_its_heads_and_its_positions_and_every_measure_of_a_plan(t
     plan = tmp_path / "plan.py"
     plan.write_text("arms = dict(a={}, b={})\nplanned = [('symmetry', 'a', '>', 'b')]")
     rows = words_of(printed(folder, tmp_path / "b-1", "--plan", plan))
-    assert rows[0] == "arm n loss symmetry heads directionality positions chance".split()
-    assert rows[1] == "a 1 2.000 0.20 0.00 -0.10 0.60 0.04".split() and rows[2][-1] == "-0.50"
+    assert rows[0] == "arm n loss symmetry chance heads directionality positions their chance".split()
+    assert rows[1] == "a 1 2.000 0.20 0.20 0.00 -0.10 0.60 0.04".split() and rows[2][-1] == "-0.50"

@@ -150,7 +150,8 @@ LEGEND_OF_ALL = """\
       is the rule of the paper's Table 1, but each loss is a mean of three evaluations: one may be low by chance"""
 LEGEND_OF_PLAN = f"""\
   n: finished runs. All numbers are at the end of training, means over seeds; scores are medians over layers
-  heads: symmetry of single heads, mean over the heads of a layer; chance: mean of random matrices like positions'
+  chance: mean symmetry of random matrices in the directions of W_qk; their chance: in those of positions' own matrix
+  heads: symmetry of single heads, mean over the heads of a layer
   difference: left less right, mean over seeds, and in brackets its 95 % confidence interval ({MIN_PAIRS} pairs or more)
   p: p after Holm's correction over the {{n}} tests of the plan (exact sign-flip test, of more than {EXACT_PAIRS} pairs
       with {DRAWS:,} draws of the signs). Not shown: p is 0.05 or more"""
@@ -166,8 +167,9 @@ def arms_table(planned, arms):
         if name in arms:
             task = task_of(arms[name][0].config)
             row["task"] = ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)
-        for column in "val_loss", "symmetry", "heads", "directionality", "positions", "positions_chance":
-            row[column.split("_")[-1]] = mean_cell(runs, column, digits=3 if column == "val_loss" else 2)
+        row["loss"] = mean_cell(runs, "val_loss", digits=3)
+        for column in "symmetry", "chance", "heads", "directionality", "positions", "positions_chance":
+            row[column.replace("positions_", "their ")] = mean_cell(runs, column, digits=2)
         rows[name] = row if runs else row | dict(loss="no finished run")
     table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
     return table.loc[:, (table != "").any()]  # columns with something in them
