@@ -103,12 +103,13 @@ def ending(end):
 
 REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (separate(), dict(k=WORDS["q"]), None, "cannot be both q and k: .* order qk"),
-    (separate(), dict(k=None), None, "name q and k"),
+    *[(separate(), {name: None}, None, "name q and k") for name in "qk"],
     *[(separate(), dict(q=None, k=None, heads=heads, order=order), None, "heads, order, layers, transposed go with")
       for heads, order in ((4, None), (None, "qk"))],
     (separate(), dict(heads=None), None, "heads = None"),
     (separate(), dict(q="wq"), None, "{i} has to stand once"),
-    (separate(), dict(q="b.{i}.{h}.wq"), None, "{h} counts heads, and stands once in q and once in k"),
+    *[(separate(), dict(q=q), None, "{h} counts heads, and stands once in q and once in k")
+      for q in ("b.{i}.{h}.wq", "b.{i}.{h}.{h}.wq")],
     (separate(), dict(order="qk"), None, "order = qk, expected"),
     (separate(), dict(FUSED, order="qqk"), None, "order = qqk, expected"),
     (separate(), dict(q="a.{i}.q"), None, "nothing matches a.{i}.q: there are b.{i}.wk"),

@@ -49,8 +49,8 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False
     patterns = (qkv,) if qkv else (q, k)
     is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
     require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
-    n_counted = sum(pattern.count("{h}") for pattern in patterns)
-    require(n_counted in (0, 2) and not (qkv and n_counted),
+    n_counted = [pattern.count("{h}") for pattern in patterns]
+    require(n_counted in ([0], [0, 0], [1, 1]),
             f"{', '.join(patterns)}: {{h}} counts heads, and stands once in q and once in k")
     numbers = re.fullmatch(r"[(\[]?(?P<q>[1-9]\d*)(, ?(?P<k>[1-9]\d*))?[)\]]?", str(heads))
     require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
