@@ -151,6 +151,8 @@ CHANGED_TENSORS = [  # of Llama
     ({f"{Q_PROJ}.base_layer.weight": (32, 32)}, "q_proj.base_layer.weight lies beside .*merge_and_unload"),
     (llama() | llama(prefix="teacher."), "model. and teacher."),
     (llama() | {Q_PROJ: (32, 32)}, "have the same number"),
+    *[({name.replace("q_proj", f"q_proj.{wrapped}"): shape for name, shape in llama().items()},
+       f"q_proj.{wrapped}.weight lies beside .*merge_and_unload") for wrapped in ("base_layer", "parametrizations")],
     (llama() | qk("model.layers.0.other", [0]), "no known place for model.layers.{i}.other"),
     (llama() | {"model.layers.0._flat_param": (5000,)}, "is a piece of the weights"),  # FSDP1
     (llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads

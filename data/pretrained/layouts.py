@@ -270,6 +270,10 @@ def find_layers(row: Row, part: Part) -> tuple[list[Layer], set[int], list[str]]
     prefixes = sorted({match["prefix"] for match in matches})
     require(len(prefixes) == 1, f"{told}, and as many under each of {' and '.join(prefixes)!r}")
     found = by_layer((int(match["i"]), match["weight"], 0, match[0]) for match in matches)
+    if any(len(found[i]) < len(row.weights) for i in own):
+        for name in sorted(part.names):
+            if WRAPPED.search(name) and not set(row.weights).isdisjoint(name.split(".")):
+                refuse(name)  # as LoRA on the queries, beside which the keys are as they were
     names_of = tensors_of_layers(found, own, row.weights, told, "say so in config.json, as layer_types")
     others = [str(i) for i in found if i not in own and len(found[i]) == len(row.weights)]
     require(not others, f"{told}, and all weights of layer {', '.join(others):.60} as well")
