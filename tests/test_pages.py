@@ -76,12 +76,12 @@ def test_the_table_of_readme_is_what_its_comparison_prints():
     expected = {}
     for cells in words_of(printed(ROOT / "data/results/csv/positions.csv")):
         if len(cells) > 7 and cells[2].startswith("causal="):
-            expected[cells[0]] = cells[4:8]  # loss, symmetry, heads, directionality
+            expected[cells[0]] = cells[4:9]  # loss, symmetry, chance, heads, directionality
     rows = re.findall(r"^\| .* \(`(\w+)`\) \| (.*) \|$", README, re.MULTILINE)
     assert len(rows) == 5
     for arm, cells in rows:
-        symmetry, heads, directionality, masks, next_token = [cell.strip() for cell in cells.split("|")]
-        assert [masks + next_token, symmetry, heads, directionality] == expected[arm], arm
+        *scores, masks, next_token = [cell.strip() for cell in cells.split("|")]
+        assert [masks + next_token, *scores] == expected[arm], arm
         assert bool(next_token) == arm.startswith("decoder")
 
 

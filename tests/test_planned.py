@@ -129,7 +129,7 @@ def test_arms_that_lack_a_measure_are_named_and_the_others_compared_and_the_lege
     assert "decoder: its runs have no positions_1." in lines and not any(line.startswith("  loss:") for line in lines)
     for measure in "positions_1", "heads_9":
         said = run(path, "--measure", measure, "--arms", "decoder", "rotary")
-        assert f"no run has {measure}: there are loss, symmetry, heads, directionality, and layers 0 to 1" in said
+        assert f"no run has {measure}: there are loss, symmetry, chance, heads, directionality, and layers 0" in said
     assert "the runs of decoder have no positions_1" in run(path, "--measure", "positions_1", "--baseline", "decoder")
     few_pairs = printed(ROOT / "data/results/csv/depth.csv", "--measure", "symmetry_0")
     assert "  p: no row has one. Fewer than 6 pairs have none" in few_pairs
