@@ -157,16 +157,17 @@ def scores(w_q, w_k, gamma=GAMMA):
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     if w_q.shape[-2:] != w_k.shape[-2:]:
-        raise ValueError("expected W_q and W_k of the same (C, r), for grouped keys what layer_factors returns; got "
-                         f"{tuple(w_q.shape)} and {tuple(w_k.shape)}")
+        raise ValueError(f"expected W_q and W_k of the same (C, r), got {tuple(w_q.shape)} and {tuple(w_k.shape)}: "
+                         "for grouped keys use what layer_factors returns")
     return scores_of(data_module("grams").Product(w_q, w_k), gamma)
 
 
 def scores_of(product, gamma):
     """The scores of a grams.Product, which measures the symmetry and the norms of rows and columns."""
-    s, row_norms, column_norms = product.measured
+    s, row_norms, column_norms = product.measured  # (...), (..., C), (..., C)
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
+    # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
     return Scores(*(score.masked_fill(s.isnan(), math.nan) for score in (s, d, eq17)))
 
 
@@ -177,6 +178,7 @@ def layer_row(product, gamma):
     """The row of a layer in the table. limit: by chance 95 of 100 directionalities are between minus this and this."""
     chance = data_module("chance")
     n, r = product.w_q.shape
+    # It depends on the singular values: if a few are large, directionality is far from 0 by chance.
     limit = chance.directionality_limit(n, chance.moments(product), gamma)
     return dict(head=None, n=n, r=r, limit=limit) | scores_of(product, gamma).numbers()
 
@@ -266,6 +268,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
             rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in found]
         shown = largest_dimensions(product)  # of the last layer
+    # The columns that are the same in all rows. How much was read is told, but is no property of the model.
     common = dict(model=name, params=opened.n_params, layout=str(hand or ""), note=", ".join(notes), gamma=gamma)
     told = ", ".join(opened.notes + notes)
     return ScoredModel(data_module("pretrained.scores_table").score_table(rows, common), shown, told)
@@ -291,7 +294,7 @@ def largest_dimensions(product):
 def data_module(name):
     """A module of data/ beside this file, under a name of its own in a project that has another `data`."""
     folder = Path(__file__).resolve().parent / "data"
-    its_file = getattr(sys.modules.get("data"), "__file__", None) or ""
+    its_file = getattr(sys.modules.get("data"), "__file__", None) or ""  # of a `data` that was imported before
     is_ours = Path(its_file).resolve() == folder / "__init__.py"
     package = "data" if is_ours else "data_of_analyze"
     if package not in sys.modules:
@@ -360,6 +363,7 @@ def report_models(args):
     is_moving = args.matrices and args.matrices.endswith(".gif")
     n_models = len({target.model for target in targets.values()})
     files.require(not is_moving or n_models < 2, f"{args.matrices} would show {n_models} models: a .gif shows one")
+    # A CSV is gone on with: models that are in it, scored with the same options, are not read again.
     table = scores_table.known_scores(args)
     to_score = scores_table.find_missing(table, targets, args)
     scored = {}  # for pictures of W_qk
@@ -396,8 +400,8 @@ def compare_runs(args):
 def keep_memory():
     """Lets the C library keep memory that this program frees, for later. It knows how on Linux alone."""
     # Otherwise large tensors go back to the system, which empties every page before it gives it again. On a CPU this
-    # took a fifth of a step of train.py or more, and a tenth of the time to score. What is kept is up to a third more
-    # memory, because it has holes (tests/bench.txt).
+    # took a fifth of a step of train.py or more, and a tenth of the time to score. The program needs up to a third more
+    # memory then, because what is kept has holes (tests/bench.txt).
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another system
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_MAX, 0)  # no large tensor has memory of its own, which would go back with it
@@ -405,8 +409,8 @@ def keep_memory():
 
 
 def main(argv):
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # of answer_early
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C is a KeyboardInterrupt
     args = data_module("options").parse(argv, __doc__, GAMMA)
     CheckpointError = data_module("pretrained.files").CheckpointError
     try:

@@ -215,7 +215,7 @@ class Transformer(nn.Module):
         self.apply(self._init_weights)  # always in the order above, so a seed gives the same weights
 
     def _init_weights(self, module):
-        """BERT's start: every matrix from N(0, init_std^2), all biases 0. init.py scales q, k and v from there."""
+        """BERT's start: every matrix from N(0, init_std^2), all biases 0. init.py makes other starts of q, k and v."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=self.cfg.init_std)
         if isinstance(module, nn.Linear) and module.bias is not None:  # it has one everywhere but in a fork
