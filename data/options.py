@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 
 PAPER = "data/results/csv/paper.csv"  # --csv of --paper
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
@@ -9,6 +10,8 @@ FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of
 
 def parse(argv, description, gamma):
     """Returns what the words of a command line ask for. gamma: its value if they say nothing."""
+    if {"-h", "--help"} & {*argv} and hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # if nobody reads on, as after `| head`, end without a traceback
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
