@@ -22,7 +22,7 @@ from config import run_file
 from data import chance, figures
 from data.atomic import write_json
 from data.pretrained import scores_table
-from data.results import compare, exact, record, records, runs
+from data.results import compare, exact, records, runs
 
 ROOT = Path(analyze.__file__).parent
 CSV = ROOT / "data" / "results" / "csv"
@@ -419,18 +419,3 @@ def test_a_score_that_is_rounded_to_0_has_no_minus(tmp_path):
     plan.write_text('arms = dict(a={}, b={})\nplanned = [["loss", "a", ">", "b"]]\n')
     for argv in folders[:1], folders, [*folders, "--plan", plan]:
         assert "0.00" in printed(*argv).split() and "-0.00" not in printed(*argv).split()
-
-
-def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tmp_path, drawn, capsys):
-    record.main(["--plot", str(tmp_path / "p.png")])
-    tables = capsys.readouterr().out.split("\n\n")[::2]  # each has a line of the rule below it
-    for axis, table in zip(drawn[0].axes, tables, strict=True):
-        rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-        bars = [bar.get_width() for bar in axis.patches]
-        assert [f"{width:.1f}" for width in bars] == [row[1].split(" ±")[0] for row in rows] and bars == sorted(bars)
-        first, *others, last = [text.get_text() for text in axis.get_yticklabels()]
-        assert first.replace(" ", "_") == rows[0][0].strip("*") and last.replace(" ", "_") == rows[-1][0]
-        assert all(len(line.get_xdata()) == 8 for line in axis.lines)  # the seeds
-    with pytest.raises(SystemExit):  # before the work
-        record.main(["--plot", "p.xyz"])
-    assert "p.xyz does not end in .png" in capsys.readouterr().err

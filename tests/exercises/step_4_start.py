@@ -4,11 +4,10 @@ Step 4: an initialization of your own, and what it is worth.
 A start takes the random W_q and W_k of the heads of a layer, w_q and w_k (H, C, D), and returns another pair (init.py
 has seven). The W_qk of head h is w_q[h] @ w_k[h].T. Draw what you need with torch.randn(..., generator=generator).
 
-Then copy it to init.py, and name it in STARTS there and in config. data/results/csv/record/README.md has the commands
-that train it with eight seeds, a minute each.
+Then copy it to init.py, and name it in STARTS there and in config: python train.py --init=NAME trains with it.
 """
 
-NAME = "mine"  # in STARTS, and in the record: data/results/csv/record/start/NAME.csv
+NAME = "mine"  # in STARTS
 
 
 def start(w_q, w_k, generator):

@@ -1,0 +1,61 @@
+"""The corpus of the benchmark."""
+
+import hashlib
+import pathlib
+
+import pytest
+
+from data.sympy import prepare
+from tests.test_data import documents
+from tests.toy import folder
+
+FILES = {  # of a small sympy
+    "core/a.py": "class A:\n    pass\n",
+    "core/assumptions_generated.py": "facts = {1: 2}\n",
+    "core/b.py": "x = 'é'\n",
+    "core/copy_of_a.py": "class A:\n    pass\n",
+    "core/empty.py": "",
+    "core/notes.txt": "no code\n",
+    "parsing/latex/_antlr/latexlexer.py": "numbers = [1, 2]\n",
+    "z.py": "z = 1\n",
+}
+DOCUMENTS = [FILES[name] for name in ("core/a.py", "core/b.py", "z.py")]
+
+
+@pytest.mark.parametrize("ends, digests", [("\n", prepare.DIGESTS), ("\r\n", prepare.DIGESTS), ("\n", {})])
+def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lines_and_the_order_on_the_disk(
+        tmp_path, monkeypatch, capsys, ends, digests):
+    """And whatever the tokenizer: no digest is known of a fork's own."""
+    monkeypatch.setattr(prepare, "DIGESTS", digests)
+    files = {name: text.replace("\n", ends).encode() for name, text in FILES.items()}
+    sympy = folder(tmp_path / "sympy", files, config=None)
+    monkeypatch.setattr(prepare, "find_sympy", lambda: sympy)
+    backwards = sorted(sympy.rglob("*.py"), reverse=True)
+    monkeypatch.setattr(pathlib.Path, "rglob", lambda root, pattern: backwards)
+    assert list(prepare.read(sympy)) == DOCUMENTS
+    train, val = documents(prepare.main([f"--out_dir={tmp_path / 'out'}", "--val_fraction=0.3"])).values()
+    assert sorted(train + val) == sorted(text.encode() for text in DOCUMENTS)
+    assert "not the benchmark's corpus" in capsys.readouterr().out
+
+
+def test_the_corpus_is_known_and_every_file_stands_in_one_split_in_the_order_of_paths(tmp_path, capsys):
+    folder = prepare.main([f"--out_dir={tmp_path}"])
+    digests = {name: hashlib.sha256((folder / f"{name}.bin").read_bytes()).hexdigest() for name in ("train", "val")}
+    assert digests == prepare.DIGESTS["bytes"]
+    assert "not the benchmark's corpus" not in capsys.readouterr().out
+    texts = [text.encode() for text in prepare.read(prepare.find_sympy())]
+    train, val = documents(folder).values()
+    in_train = set(train)
+    assert train == [text for text in texts if text in in_train]
+    assert val == [text for text in texts if text not in in_train]
+
+
+def test_train_makes_the_folder_of_this_corpus_if_it_is_missing_and_no_other(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(prepare, "main", made.append)
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("there/sympy/bytes").mkdir(parents=True)
+    pathlib.Path("there/sympy/bytes/meta.json").touch()
+    for name in "data/text/bytes", "data/sympy/foo", "data/sympy/gpt2/", "there/sympy/bytes":
+        prepare.make(pathlib.Path(name))
+    assert made == [["--tokenizer=gpt2", "--out_dir=data/sympy/gpt2"]]
