@@ -235,7 +235,7 @@ class ScoredModel(NamedTuple):
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
-        return data_module("pretrained.report").layer_table(self.table)
+        return data_module("pretrained.tables").layer_table(self.table)
 
 
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
@@ -355,7 +355,7 @@ def change_factors(w_q, w_k, p_q, p_k):
 
 def report_models(args):
     """Score what is not in the CSV yet, print and draw all that was asked for. Returns the exit status."""
-    files, names, report = data_module("pretrained.files"), data_module("names"), data_module("pretrained.report")
+    files, names, tables = data_module("pretrained.files"), data_module("names"), data_module("pretrained.tables")
     scores_table = data_module("pretrained.scores_table")
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     files.require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
@@ -379,19 +379,19 @@ def report_models(args):
         if args.csv:  # at once, so that nothing is lost if this is stopped
             scores_table.add_scores(args.csv, rows)
         scored[target] = model
-    report.show_scores(args, scores_table.choose(table, targets))
+    tables.show_scores(args, scores_table.choose(table, targets))
     if args.matrices and scored:
-        data_module("pretrained.figures").plot_matrices(scored, args.matrices)
+        data_module("pretrained.pictures").plot_matrices(scored, args.matrices)
     return 1 if n_errors or len(scored) < len(to_score) else 0
 
 
 def compare_runs(args):
     """Print and draw the comparison of runs of train.py. Returns the exit status, or the line of an error."""
     from config import ConfigError
-    from data.results import report, runs
+    from data.results import comparison, runs
 
     try:
-        report.report_runs(args)
+        comparison.report_runs(args)
     except (ConfigError, runs.RunError) as e:
         return f"analyze.py: {e}"
     return 0

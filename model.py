@@ -14,7 +14,7 @@ a later one (a decoder). With predict_at the network fills in masked tokens, and
 
 As in BERT (Devlin et al. 2019), LayerNorm comes after each sublayer, positions are learned, GELU is exact, and the
 output weights are tied to the token embedding. Logits and training equal those of BertForMaskedLM and BertLMHeadModel
-in transformers (tests/test_bert.py and test_recipe.py), and data/bert.py writes a model for them.
+in transformers (tests/test_bert.py and test_recipe.py), and data/export.py writes a model for them.
 
 Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size.
 Q is the number of queries in a sequence. It is T, or K in the last block if only K masked tokens are predicted.

@@ -374,9 +374,9 @@ class Trainer:
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the next loss would show it
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
-            from data import bert
+            from data import export
 
-            why_not = bert.save_folder(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
+            why_not = export.save_folder(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
             if why_not and self.step == 0:
                 self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {why_not}")
             state = {name: x.state_dict() for name, x in self.stateful.items()}

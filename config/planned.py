@@ -1,5 +1,5 @@
 """
-The tests that a comparison plans before its first run. A file of config/arms may set
+The tests that a comparison plans before its first run. A file of config/plans may set
 
     planned = [
         ("symmetry", "learned", ">", "learned_causal"),                    # the symmetry of one arm is above another's

@@ -58,7 +58,7 @@ def parse(argv, description, gamma):
     of_runs.add_argument("--all", action="store_true", help="print more columns: pairs and speed-up")
     of_runs.add_argument("--measure", metavar="NAME", help="compare arms with the baseline by the loss, or by a score: "
                          "symmetry, symmetry_0 (of a layer), heads, directionality, positions, positions_heads")
-    of_runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/arms has planned; --csv "
+    of_runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned; --csv "
                          "keeps them. They are not shown with --arms, --baseline, --all or --measure")
     args = parser.parse_args(argv)
     require_partners(parser, args)

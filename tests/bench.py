@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))  # so that it runs as a script from anywhere
 import config
 from analyze import keep_memory, score_model
 from data import batches, tokens
-from data.bert import to_hf
+from data.export import to_hf
 from data.sympy import prepare
 from model import ModelConfig, Transformer
 from tests import peers

@@ -5,7 +5,7 @@ B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, 
 samples. x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
 
 Is beta_ij near beta_ji, as Theorem 2.4 assumes? Five minutes on one core, for the encoders `learned` of
-config/arms/positions.py with the seeds 101 to 104:
+config/plans/positions.py with the seeds 101 to 104:
 
     python -m tests.paper
 """
@@ -109,7 +109,7 @@ def products(a, b):
 def main():
     torch.set_num_threads(1)
     prepare.make(Path("data/sympy/bytes"))
-    learned = run_file("config/arms/positions.py")["arms"]["learned"]
+    learned = run_file("config/plans/positions.py")["arms"]["learned"]
     found = defaultdict(list)  # of a layer and a step: the numbers of each seed
     for seed in range(101, 105):
         trainer = make_trainer(load(["config/tiny.py"]), seed=seed, **learned)

@@ -22,9 +22,9 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, split_heads, symmetry, wqk
-from data import figures
+from data import drawing
 from data.pretrained import revisions, scores_table, sources
-from data.pretrained.figures import plot_models
+from data.pretrained.pictures import plot_models
 from tests.lives import at_call
 from tests.toy import files_of, model_folder
 
@@ -381,7 +381,7 @@ def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, an
             assert (low, y, high) == pytest.approx((q1, median, q3))
             rounded = [round(x, 2) + 0.0 for x in (median, q1, q3)]  # no -0.0
             assert "{:.2f} [{:.2f}, {:.2f}]".format(*rounded) in line
-        assert [dot.lines[0].get_color() for dot in dots] == [figures.ENCODER, figures.DECODER]
+        assert [dot.lines[0].get_color() for dot in dots] == [drawing.ENCODER, drawing.DECODER]
 
 
 def test_sizes_of_models_that_are_nearly_alike_have_labels_that_do_not_cover_each_other(drawn, tmp_path):
@@ -407,7 +407,7 @@ def test_an_encoder_decoder_has_a_line_in_the_table_and_a_row_of_the_picture_for
         assert f" {(score - 1 / 32) / (math.sqrt(2) / 32):+.1f} " in line  # above chance
     assert layers == f"Layers:\n{analyze.score_model('m', per_head=True)}\n\n"
     symmetry = drawn[0].axes[::2]
-    for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (figures.ENCODER, figures.DECODER)):
+    for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (drawing.ENCODER, drawing.DECODER)):
         heads, layers, _zero = axis.lines  # the band of chance is no line
         rows = found.table[found.table["stack"] == stack]
         for line, wanted in (heads, rows[rows["head"] != ""]), (layers, rows[rows["head"] == ""]):

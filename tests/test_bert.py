@@ -1,4 +1,4 @@
-"""data/bert.py: a model that transformers opens, and what is not exported. Every test here needs BERT's block."""
+"""data/export.py: a model that transformers opens, and what is not exported. Every test here needs BERT's block."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
-from data.bert import bert_logits, save_folder, to_hf
+from data.export import bert_logits, save_folder, to_hf
 from model import Block, ModelConfig, Transformer, rows_at
 from tests.test_model import CFG, POSITIONS, noisy, pre_norm
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from config import STARTS as NAMES
 from config import ConfigError, TrainConfig, command_line, load, prepare_streams
-from config.arms.__main__ import main
+from config.plan import main
 from data.batches import count_targets
 from init import STARTS
 from model import BERT_STD, Transformer
@@ -184,8 +184,8 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     main([str(tmp_path / "two.py"), "--n_layer=1"])  # a key for all of them
     found = [load(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
-        (1, False, 3, "out/arms/two/a-3"), (1, True, 3, "out/arms/two/b-3"),
-        (1, False, 4, "out/arms/two/a-4"), (1, True, 4, "out/arms/two/b-4")]
+        (1, False, 3, "out/plans/two/a-3"), (1, True, 3, "out/plans/two/b-3"),
+        (1, False, 4, "out/plans/two/a-4"), (1, True, 4, "out/plans/two/b-4")]
     main([str(tmp_path / "two.py"), "--max_iters=40"])
     shorter = [load(shlex.split(line)).out_dir for line in capsys.readouterr().out.splitlines()]
     assert not {cfg.out_dir for cfg in found} & set(shorter)  # or the whole runs would go on from the end of a trial
@@ -193,9 +193,9 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
                                        + "\nplanned = [('symmetry', '1', '>', '2')]")
     main([str(tmp_path / "named.py")])  # a name may be a number
     assert [line.split()[-2] for line in capsys.readouterr().out.splitlines()[:2]] == [
-        "--out_dir=out/arms/named/1-3", "--out_dir=out/arms/named/2-3"]
+        "--out_dir=out/plans/named/1-3", "--out_dir=out/plans/named/2-3"]
     main(["positions"])
-    main(["config/arms/positions"])  # as a shell completes it
+    main(["config/plans/positions"])  # as a shell completes it
     lines = capsys.readouterr().out.splitlines()
     assert lines[:64] == lines[64:]
 

@@ -5,7 +5,7 @@ import torch
 
 import init
 from analyze import symmetry, wqk
-from data.bert import to_hf
+from data.export import to_hf
 from model import ModelConfig, Transformer
 from tests.test_bert import as_theirs
 

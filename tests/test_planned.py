@@ -85,8 +85,8 @@ def test_a_plan_goes_from_its_file_into_the_csv_and_is_not_lost(tmp_path):
 
 @pytest.mark.parametrize("plan, words", [
     ("data/results/csv/positions.csv", "its learned has batch_size = 128, and that of these runs 32"),
-    ("config/arms/positions.py", "its learned has learning_rate = 0.006, and that of these runs 0.001"),
-    ("config/arms/depth.py", "depth.py has no planned tests"),
+    ("config/plans/positions.py", "its learned has learning_rate = 0.006, and that of these runs 0.001"),
+    ("config/plans/depth.py", "depth.py has no planned tests"),
     ("data/results/csv/depth.csv", "depth.csv has no planned tests"),
     ("mine.py", "mine.py: arms is ['learned'], expected a dict of dicts"),
 ])

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import same_color
 
 import analyze
-from data import figures, options
+from data import drawing, options
 from data.chance import SCORES
 from data.pretrained import scores_table
 from data.results import compare
@@ -86,7 +86,7 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
         dots = [bar.lines[0] for axis in axes for bar in axis.containers]
         for dot, model in zip(dots, models, strict=True):
             assert dot.get_xydata().tolist() == [[model.params, getattr(model, score)]]
-            assert same_color(dot.get_color(), figures.DECODER if model.causal else figures.ENCODER)
+            assert same_color(dot.get_color(), drawing.DECODER if model.causal else drawing.ENCODER)
         points = [line for axis in axes for line in axis.lines if len(line.get_xdata()) == 1]
         assert sum(line.get_marker() == "x" for line in points) == 33
 
@@ -129,7 +129,7 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
     for name, numbers in found.items():
         assert numbers[-2:] == pytest.approx(list(scores.loc[name, 200_000]), abs=0.00051)
     expected = scores.loc["bert--encoder--jigsaw", "symmetry"]
-    (line,) = [line for line in drawn[1].axes[1].lines if same_color(line.get_color(), figures.ENCODER)]
+    (line,) = [line for line in drawn[1].axes[1].lines if same_color(line.get_color(), drawing.ENCODER)]
     assert list(line.get_xdata()) == list(expected.index) and line.get_ydata() == pytest.approx(expected.to_numpy())
 
 

@@ -13,7 +13,7 @@ import init
 import train
 from config import TrainConfig
 from data.batches import torch_seed
-from data.bert import to_hf
+from data.export import to_hf
 from model import ModelConfig, SelfAttention, Transformer
 from tests.lives import make_trainer
 from tests.test_bert import as_theirs

@@ -115,7 +115,7 @@ def test_a_run_comes_from_the_commit_of_the_last_start_that_trained(copied, monk
     path = Path(copied.out_dir, "run.json")
     before = json.loads(path.read_text())["origin"]
     monkeypatch.setattr("data.results.ends.find_origin", lambda device: dict(commit="later"))
-    resume(copied)  # as the commands of `python -m config.arms` do with a finished run
+    resume(copied)  # as the commands of `python -m config.plan` do with a finished run
     assert json.loads(path.read_text())["origin"] == before
     resume(copied, max_iters=13)
     assert json.loads(path.read_text())["origin"] == dict(commit="later")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import figures
+from data import drawing
 from data.pretrained import revisions
 from tests.hub import ID, ROUTES, in_json
 from tests.lives import at_call
@@ -99,7 +99,7 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
         np.testing.assert_allclose([edges.min(), edges.max()], np.percentile(values[i], [25, 75]), atol=1e-5)
     for i in range(3):
         np.testing.assert_allclose(layers.lines[i].get_ydata(), values[:, i], atol=1e-5)
-    assert line.get_color() == figures.ENCODER
+    assert line.get_color() == drawing.ENCODER
     assert medians.get_xscale() == layers.get_xscale() == "symlog"  # the last step is 150 times the first
 
 

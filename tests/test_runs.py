@@ -19,7 +19,7 @@ import torch
 
 import analyze
 from config import run_file
-from data import chance, figures
+from data import chance, drawing
 from data.atomic import write_json
 from data.pretrained import scores_table
 from data.results import compare, exact, records, runs
@@ -307,7 +307,7 @@ def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypat
 
 
 def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_has_its_plan():
-    """The plan stands in the file as it does in config/arms, so it was not changed after the runs."""
+    """The plan stands in the file as it does in config/plans, so it was not changed after the runs."""
     if subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=CSV, capture_output=True,
                       text=True).stdout.strip() != "false":
         pytest.skip("this is no whole clone: its history is not there")
@@ -315,7 +315,7 @@ def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_h
         if path.stem == "public":  # scores of models
             continue
         there, planned = records.read_comparison(path)
-        in_plan = run_file(ROOT / f"config/arms/{path.stem}.py").get("planned", [])  # depth has no tests
+        in_plan = run_file(ROOT / f"config/plans/{path.stem}.py").get("planned", [])  # depth has no tests
         assert planned == [list(test) for test in in_plan]
         for record in there:
             for commit in record.origin["commit"]:
@@ -348,7 +348,7 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_
 
 
 def test_a_picture_whose_name_is_an_ending_alone_is_written(tmp_path):
-    with figures.figure(tmp_path / ".png", 1, 1):
+    with drawing.figure(tmp_path / ".png", 1, 1):
         pass
     assert (tmp_path / ".png").stat().st_size > 1000
 
@@ -404,7 +404,7 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)
     low, high = chance.interval("directionality", 64, chance.limit_of_random(64, 2.0))
     band = directionality.patches[0].get_bbox()
-    assert (band.y0, band.y1) == pytest.approx((low, high)) and directionality.patches[0].get_label() == figures.RANDOM
+    assert (band.y0, band.y1) == pytest.approx((low, high)) and directionality.patches[0].get_label() == drawing.RANDOM
     assert printed(tmp_path / "c.csv") == out
     assert words_of(printed(folder, "--measure", "symmetry_1"))[1] == "a 0.550 baseline 0.53 -0.50".split()
     assert "no run has symmetry_9" in run(folder, "--measure", "symmetry_9")

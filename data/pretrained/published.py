@@ -6,7 +6,7 @@ import pandas
 
 from ..chance import SCORES
 from . import sources
-from .report import in_columns
+from .tables import in_columns
 
 PRINTED_TABLES = Path(__file__).parent / "printed_tables.csv"
 # What was scored, if it is not W_qk: the column `matrix` of models.csv and of printed_tables.csv.

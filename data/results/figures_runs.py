@@ -14,7 +14,7 @@ import pandas
 from config import HOW
 from config.planned import differing_keys, task_of
 from data import chance
-from data.figures import DASHES, HEIGHT, RANDOM, figure, put_chance, put_legend, put_steps, put_titles, put_zero, styles
+from data.drawing import DASHES, HEIGHT, RANDOM, figure, put_chance, put_legend, put_steps, put_titles, put_zero, styles
 from data.results.compare import by_task
 from data.results.picture import TITLES, in_words
 

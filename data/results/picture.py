@@ -4,7 +4,7 @@ import math
 
 from data import chance
 from data.chance import SCORES
-from data.figures import RANDOM, draw_layers, figure, put_chance, put_legend, put_steps, put_titles, put_zero, short
+from data.drawing import RANDOM, draw_layers, figure, put_chance, put_legend, put_steps, put_titles, put_zero, short
 
 TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
           "heads": "symmetry of single heads", "positions": "symmetry of positions"}

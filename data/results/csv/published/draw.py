@@ -1,5 +1,5 @@
 """
-Makes Table 1 of the authors' own runs, their curves, and their layers beside those of config/arms/depth.py.
+Makes Table 1 of the authors' own runs, their curves, and their layers beside those of config/plans/depth.py.
 
     python -m data.results.csv.published.draw    # prints the table; draws published_runs.png, depth.png in ../../png
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 
 from data.chance import SCORES
-from data.figures import COLOURS, draw_layers, draw_quartiles, figure, put_legend, put_steps, put_titles, put_zero
+from data.drawing import COLOURS, draw_layers, draw_quartiles, figure, put_legend, put_steps, put_titles, put_zero
 from data.results import compare
 
 HERE = Path(__file__).parent

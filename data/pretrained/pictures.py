@@ -11,7 +11,7 @@ from PIL import Image
 from .. import chance
 from ..atomic import replacing
 from ..chance import SCORES
-from ..figures import (CHANCE, COLOURS, HEIGHT, KINDS, draw_layers, draw_quartiles, figure, put_chance, put_legend,
+from ..drawing import (CHANCE, COLOURS, HEIGHT, KINDS, draw_layers, draw_quartiles, figure, put_chance, put_legend,
                        put_steps, put_titles, put_zero, short, styles)
 from ..names import fixed
 from .scores_table import STACK, is_causal, whole_layers

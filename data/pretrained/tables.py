@@ -36,12 +36,12 @@ def show_scores(args, table):
         texts += [printed_tables(), separation()]
     print(*texts, sep="\n", flush=True)
     if args.plot:
-        from . import figures  # and matplotlib with it
+        from . import pictures  # and matplotlib with it
 
         if args.paper:
-            figures.plot_published(known_models(), table, args.plot)
+            pictures.plot_published(known_models(), table, args.plot)
         else:
-            figures.plot_models(table, args.plot)
+            pictures.plot_models(table, args.plot)
 
 
 LEGEND = """\

@@ -1,10 +1,10 @@
 """
 What makes W_qk symmetric: seeing both sides, filling in masks, or positions? The first six arms fill in masks, with and
 without causal attention, and have positions of three kinds. The last two predict the next token. A file to copy: each
-arm runs with each seed, into out/arms/NAME/ARM-SEED, where NAME is the name of the file.
+arm runs with each seed, into out/plans/NAME/ARM-SEED, where NAME is the name of the file.
 
-    python -m config.arms positions | xargs -r -P 2 -L 1 python train.py    # -P: runs at a time
-    python analyze.py --runs out/arms/positions/* --plan config/arms/positions.py --csv positions.csv
+    python -m config.plan positions | xargs -r -P 2 -L 1 python train.py    # -P: runs at a time
+    python analyze.py --runs out/plans/positions/* --plan config/plans/positions.py --csv positions.csv
 
 What we predict: an encoder with learned positions becomes symmetric. With causal attention it does not, and neither
 does one whose W_qk sees no positions (rotary, untied). The matrix that untied positions have of their own becomes

@@ -3,8 +3,8 @@ What frees a masked language model that is stuck near the loss of guessing token
 128 dimensions see gpt2's tokens, and fill in masks.
 
     python data/sympy/prepare.py --tokenizer=gpt2
-    python -m config.arms stuck | xargs -r -P 2 -L 1 python train.py
-    python analyze.py --runs out/arms/stuck/* --plan config/arms/stuck.py --csv stuck.csv
+    python -m config.plan stuck | xargs -r -P 2 -L 1 python train.py
+    python analyze.py --runs out/plans/stuck/* --plan config/plans/stuck.py --csv stuck.csv
 
 Guessing tokens by their frequency has a loss of 4.90 nats (the entropy of the training tokens), and the seed that chose
 the rate ended at 4.44 with learned positions. What we predict for the loss after 900 steps: with BERT's standard
