@@ -3,63 +3,37 @@ Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in run
 
     python analyze.py --hf bert-base gpt2    # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf gpt2-xl --per_head --csv heads.csv --plot gpt2.png
-    python analyze.py --hf ./strange --q 'blocks.{i}.attn.wq.weight' --k 'blocks.{i}.attn.wk.weight' --heads 32,8
-    python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --plot pythia.png
-    python analyze.py --hf out/tiny --revisions 'ckpt-*' --matrices wqk.gif    # of train.py --keep=99
-    python analyze.py --paper --offline --plot paper.png    # the published scores, corrected; no network
+    python analyze.py --hf EleutherAI/pythia-160m@step{1,512,143000} --csv pythia.csv
+    python analyze.py --hf ./mine --q 'blocks.{i}.wq.weight' --k 'blocks.{i}.wk.weight' --heads 32,8
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
-In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two Linear layers in memory.
-First come the two scores as formulas of W_qk, then the same from W_q and W_k alone, which is faster.
+In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two nn.Linear layers.
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. If columns dominate, directionality is below 0.
 W_qk is made of the raw weights, without biases, rotary positions, scaling, and norms of queries and keys.
-
-Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r). r is D for one
-head, and Hkv D for a layer: queries that share a key head are added first (layer_factors).
 """
 
+import argparse
 import contextlib
 import ctypes
-import importlib.util
 import math
-import os
-import signal
 import sys
+from collections import namedtuple
 from pathlib import Path
-from typing import Any, NamedTuple
-
-GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
-N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
-
-
-def answer_early(argv):
-    """Answers --help and a mistake before torch is imported, which takes seconds."""
-    sys.path.insert(0, str(Path(__file__).parent))  # `python -P` and `python -I` leave this folder out
-    from data import options
-
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main(), Ctrl-C ends the program without a traceback
-    options.parse(argv, __doc__, GAMMA)
-
-
-if __name__ == "__main__":
-    answer_early(sys.argv[1:])
 
 import torch
-from torch import Tensor
+from tqdm import tqdm
 
+sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
+__path__ = [str(Path(__file__).resolve().parent)]  # analyze.data is the folder beside it, and never another `data`
+from analyze.data import chance
+from analyze.data.names import printable
+from analyze.data.pretrained.by_hand import read_hand
+from analyze.data.pretrained.checkpoint import CheckpointError, open_checkpoint, require
+from analyze.data.pretrained.layouts import find_stacks
 
-# ---- the two scores ----------------------------------------------------------------------------------------------
-#
-# Attention compares a token x_i (the query) with a token x_j (the key) by x_i W_qk x_j^T. Tokens are rows.
-
-
-def wqk(w_q, w_k):
-    """W_qk = W_q W_k^T, Eq. (1): (..., C, r), (..., C, r) -> (..., C, C). Of a layer: Eq. (S20)."""
-    return w_q @ w_k.mT
+GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
 
 def symmetry(m):
@@ -82,7 +56,7 @@ def directionality(m, gamma=GAMMA):
     d = (rows - columns) / (rows + columns) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if none.
 
     rows is the excess of the row norms: a norm counts by how much it exceeds mean + gamma * standard deviation of all
-    row norms, or not at all. columns is the same of the columns. The published tables hold this variant.
+    row norms, or not at all. columns is the same of the columns. The published tables hold this variant. nan if n = 1.
     """
     # A row of W_qk belongs to one dimension of the query token, a column to one dimension of the key token. The paper
     # argues: under a causal mask a token is the key of all later tokens, so a few columns grow long, and d < 0.
@@ -96,12 +70,9 @@ def directionality_eq17(m, gamma=GAMMA):
     The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole.
 
     Its sign can be wrong. Let one column be very long. It raises the threshold of the columns, so it is the only one
-    above. Of the rows about 2 in 100 are above theirs by chance. Each is far shorter than that column, but counts as a
-    whole too, and together they are more.
+    above. Of the rows about 2 in 100 are above theirs by chance, and together they are more, though each is far shorter.
     """
-    rows = outliers(m.norm(dim=-1), gamma)
-    columns = outliers(m.norm(dim=-2), gamma)
-    return balance(rows, columns)
+    return balance(outliers(m.norm(dim=-1), gamma), outliers(m.norm(dim=-2), gamma))
 
 
 def excess(norms, gamma):
@@ -133,64 +104,62 @@ def balance(rows, columns):
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
 
 
-class Scores(NamedTuple):
-    """The scores of one W_qk, or tensors with the scores of many."""
-
-    symmetry: Tensor
-    directionality: Tensor
-    directionality_eq17: Tensor
-
-    def numbers(self):
-        """{name: a number}, or of the scores of many {name: a list of numbers}, off the device."""
-        return {name: values.tolist() for name, values in self._asdict().items()}
+# All scores: {name: a function of what measure returns, and of gamma}. A score more is a line here: tables, CSV files,
+# and rows of runs take it from here.
+SCORES = {
+    "symmetry": lambda found, gamma: found.symmetry,
+    "directionality": lambda found, gamma: balance(excess(found.rows, gamma), excess(found.columns, gamma)),
+    "directionality_eq17": lambda found, gamma: balance(outliers(found.rows, gamma), outliers(found.columns, gamma)),
+}
+Scores = namedtuple("Scores", SCORES)
+Measured = namedtuple("Measured", "symmetry rows columns product")
 
 
 @torch.no_grad()
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays. nan for a zero matrix.
-    Several W_q (H, C, r) may share one W_k (C, r). Of two Linear layers: scores(q.weight.T, k.weight.T). If these have
-    grouped keys, which are fewer: scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
+    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays; computed in float64. All are
+    nan for a zero matrix, and directionality if C = 1. Several W_q (H, C, r) may share one W_k (C, r).
 
-    They are computed in float64, on the device of W_q. data/grams.py mostly does without the (C, C) product.
+    Of two Linear layers: scores(q.weight.T, k.weight.T). If these have grouped keys, which are fewer:
+    scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
     Raises ValueError if they differ in C or r.
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     if w_q.shape[-2:] != w_k.shape[-2:]:
         raise ValueError(f"expected W_q and W_k of the same (C, r), got {tuple(w_q.shape)} and {tuple(w_k.shape)}: "
                          "for grouped keys use what layer_factors returns")
-    return scores_of(data_module("grams").Product(w_q, w_k), gamma)
+    found = measure(w_q, w_k)
+    return Scores(**{name: function(found, gamma) for name, function in SCORES.items()})
 
 
-def scores_of(product, gamma):
-    """The scores of a grams.Product, which measures the symmetry and the norms of rows and columns."""
-    s, row_norms, column_norms = product.measured  # (...), (..., C), (..., C)
-    d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
-    eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
-    # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
-    return Scores(*(score.masked_fill(s.isnan(), math.nan) for score in (s, d, eq17)))
+def wqk(w_q, w_k):
+    """W_qk = W_q W_k^T, Eq. (1): (..., C, r), (..., C, r) -> (..., C, C). Of a layer: Eq. (S20)."""
+    return w_q @ w_k.mT
+
+
+def measure(w_q, w_k):
+    """W_q and W_k (..., C, r) -> the symmetry (...), the norms of rows and of columns (..., C), and a chance.Product."""
+    product = chance.multiply(w_q, w_k)
+    if product.m is not None:
+        trace = (product.m * product.m.mT).sum((-2, -1))  # tr(MM)
+        rows, columns = product.m.norm(dim=-1), product.m.norm(dim=-2)
+    else:
+        # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q): factors of a trace may move round in a circle.
+        trace = (product.kq * product.kq.mT).sum((-2, -1))
+        # Row i of W_qk is w_i W_k^T, and its squared norm is w_i (W_k^T W_k) w_i^T. Rounding can make it negative.
+        rows = (product.w_q @ product.gram_k * product.w_q).sum(-1).clamp_min(0).sqrt()
+        columns = (product.w_k @ product.gram_q * product.w_k).sum(-1).clamp_min(0).sqrt()
+    energy = rows.square().sum(-1)  # |W_qk|^2
+    is_zero = energy <= 1e-26 * chance.apart(product.w_q, product.w_k)  # rounding leaves about 1e-26 in squares
+    energy = energy.masked_fill(is_zero, math.nan)
+    unknown = 0 * energy[..., None]  # nan for a zero matrix, of which nothing stands out, and d would be 0
+    return Measured(trace / energy, rows + unknown, columns + unknown, product)
 
 
 # ---- a layer and its heads ---------------------------------------------------------------------------------------
-
-
-def layer_row(product, gamma):
-    """The row of a layer in the table. limit: by chance 95 of 100 directionalities are between minus this and this."""
-    chance = data_module("chance")
-    n, r = product.w_q.shape
-    # It depends on the singular values: if a few are large, directionality is far from 0 by chance.
-    limit = chance.directionality_limit(n, chance.moments(product), gamma)
-    return dict(head=None, n=n, r=r, limit=limit) | scores_of(product, gamma).numbers()
-
-
-def head_rows(w_q, w_k, gamma):
-    """The rows of the query heads of a layer, each with its key head: w_q (H, C, D), w_k (Hkv, C, D) -> a list."""
-    n_kv_head, n, r = w_k.shape
-    rows = []
-    for queries, keys in zip(w_q.unflatten(0, (n_kv_head, -1)), w_k):  # (H / Hkv, C, D), (C, D): those that share it
-        for values in zip(*scores(queries, keys, gamma)):  # of one head
-            rows.append(dict(head=len(rows), n=n, r=r, limit=math.nan) | Scores(*values).numbers())
-    return rows
+#
+# Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, r = D for a head and Hkv D for a layer.
 
 
 @torch.no_grad()
@@ -206,11 +175,8 @@ def layer_factors(w_q, w_k):
     groups = w_q.unflatten(0, (len(w_k), -1)).mT  # (Hkv, H / Hkv, D, C)
     if groups.shape[1] > 1:
         # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
-        w_q = torch.zeros_like(w_k.mT, dtype=torch.float64)  # (Hkv, D, C)
-        for total, heads in zip(w_q, groups):  # (D, C), (H / Hkv, D, C)
-            for head in heads:
-                total += head
-        w_q = w_q.mT  # (Hkv, C, D)
+        device = "cpu" if w_q.device.type == "mps" else w_q.device  # the GPU of a Mac has no float64
+        w_q = groups.to(device).sum(1, dtype=torch.float64).mT  # (Hkv, C, D)
     return side_by_side(w_q), side_by_side(w_k)
 
 
@@ -224,177 +190,167 @@ def split_heads(w, n_head):
     return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
+def score_row(w_q, w_k, gamma, head=None):
+    """The numbers of one W_qk for a table: {name: a number}. head: which it is, None for a layer, which has a limit."""
+    found = measure(w_q, w_k)
+    row = {name: function(found, gamma).item() for name, function in SCORES.items()}
+    row |= dict(chance=chance.mean_symmetry_of(found.product).item(), limit=math.nan)
+    if head is None:
+        # By chance 95 of 100 directionalities are between minus the limit and the limit. It is drawn, so it is within a
+        # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
+        drawn = excess(chance.draw_norms(found.product), gamma)  # (MATRICES,)
+        row["limit"] = balance(drawn[:, None], drawn).abs().flatten().quantile(0.95).item()
+    return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
+
+
 # ---- a model -----------------------------------------------------------------------------------------------------
 
 
-class ScoredModel(NamedTuple):
-    """What score_model returns. Printed, it is a table of its layers."""
-
-    table: Any  # a DataFrame: one row for each layer, and with per_head for each head (scores_table.COLUMNS)
-    shown: Any  # for pictures: an array, the N_SHOWN largest dimensions of W_qk of the last layer
-    note: str  # how much was read, and what the user should know
+class ScoredModel(namedtuple("ScoredModel", "table shown note")):
+    """
+    table: a DataFrame with a row for each layer, and with per_head for each head (tables.COLUMNS). shown: for pictures,
+    W_qk of the last layer in its largest dimensions, an array. note: how much was read, and what the user should know.
+    """
 
     def __repr__(self):
-        return data_module("pretrained.tables").layer_table(self.table)
+        from analyze.data.pretrained import tables  # here, because pandas takes a while
+
+        return tables.layer_table(self.table)
 
 
+@torch.no_grad()
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     """
     Score every layer of a model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a module in
-    memory that has a config, as those of transformers.
+    memory that has a config, as those of transformers. Returns a ScoredModel, which prints as a table of layers.
 
         >>> model = score_model("out/tiny", per_head=True)
-        >>> score_model("./strange", q="blocks.{i}.attn.wq.weight", k="blocks.{i}.attn.wk.weight", heads=(32, 8))
+        >>> score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
 
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
-    files, by_hand = data_module("pretrained.files"), data_module("pretrained.by_hand")
-    files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
-    hand = by_hand.read_hand(**layout)
-    is_module = isinstance(source, torch.nn.Module)
-    name = type(source).__name__ if is_module else data_module("names").as_text(str(source))
+    from analyze.data.pretrained import tables
+
+    require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
+    hand = read_hand(**layout)
+    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
     rows = []
     # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        opened = data_module("pretrained.sources").open_checkpoint(source)
+        opened = open_checkpoint(source)
         shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
-        stacks, notes = data_module("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
-        for stack, layer, *heads in read_layers(opened, stacks, name):
-            w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)
-            product = data_module("grams").Product(*layer_factors(w_q, w_k))  # W_qk of the layer
-            found = [layer_row(product, gamma)] + (head_rows(w_q, w_k, gamma) if per_head else [])
-            is_zero = math.isnan(found[0]["symmetry"])
-            files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
-            rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in found]
-        shown = largest_dimensions(product)  # of the last layer
-    # The columns that are the same in all rows. How much was read is told, but is no property of the model.
-    common = dict(model=name, params=opened.n_params, layout=str(hand or ""), note=", ".join(notes), gamma=gamma)
-    told = ", ".join(opened.notes + notes)
-    return ScoredModel(data_module("pretrained.scores_table").score_table(rows, common), shown, told)
+        stacks, notes = find_stacks(opened.config, shapes, hand)  # where q and k are
+        layers = [(stack, layer) for stack in stacks for layer in stack.layers]
+        # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
+        stream = opened.stream([layer.names for _, layer in layers])
+        bar = tqdm(stream, printable(name), len(layers), leave=False, unit="layer", disable=None)
+        for (stack, layer), tensors in zip(layers, bar):
+            w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
+            factors = layer_factors(w_q, w_k)  # (C, Hkv D) each
+            found = [score_row(*factors, gamma)]
+            require(not math.isnan(found[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero")
+            for h in range(len(w_q) if per_head else 0):
+                found.append(score_row(w_q[h], w_k[h * len(w_k) // len(w_q)], gamma, head=h))
+            rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in found]
+        shown = largest_dimensions(*factors)  # of the last layer
+    # What is the same in all rows. How much was read is told, but is no property of the model.
+    common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
+                  layout=str(hand or ""), note=", ".join(notes))
+    return ScoredModel(tables.score_table(rows, common, SCORES), shown, ", ".join([*opened.notes, *notes]))
 
 
-def read_layers(opened, stacks, name):
-    """Yields for each layer of a checkpoint its stack, the Layer, and its heads w_q (H, C, D) and w_k (Hkv, C, D)."""
-    layers = [(stack, layer) for stack in stacks for layer in stack.layers]
-    # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
-    stream = opened.stream([layer.names for _, layer in layers])
-    for (stack, layer), tensors in zip(layers, data_module("names").bar(stream, name, "layer", len(layers))):
-        yield stack, layer, *layer.heads(tensors)
-
-
-def largest_dimensions(product):
-    """A grams.Product -> an array (N, N): W_qk of its N_SHOWN largest dimensions, for pictures."""
-    _, row_norms, column_norms = product.measured
-    lengths = row_norms.square() + column_norms.square()  # (C,), of both: a mirror image stays one
-    longest = lengths.argsort(descending=True)[:N_SHOWN]
+def largest_dimensions(w_q, w_k, n=128):
+    """W_q and W_k (C, r) -> an array (n, n): W_qk of its n largest dimensions, for pictures."""
+    _, rows, columns, product = measure(w_q, w_k)
+    lengths = rows.square() + columns.square()  # (C,), of both: a mirror image stays one
+    longest = lengths.argsort(descending=True)[:n]
     return wqk(product.w_q[longest], product.w_k[longest]).cpu().numpy()
-
-
-def data_module(name):
-    """A module of data/ beside this file, under a name of its own in a project that has another `data`."""
-    folder = Path(__file__).resolve().parent / "data"
-    its_file = getattr(sys.modules.get("data"), "__file__", None) or ""  # of a `data` that was imported before
-    is_ours = Path(its_file).resolve() == folder / "__init__.py"
-    package = "data" if is_ours else "data_of_analyze"
-    if package not in sys.modules:
-        where = dict(submodule_search_locations=[str(folder)])
-        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", **where)
-        sys.modules[package] = importlib.util.module_from_spec(spec)  # data/__init__.py is empty
-    return importlib.import_module(f"{package}.{name}")
-
-
-# ---- runs of train.py --------------------------------------------------------------------------------------------
-
-
-def run_rows(step, matrix, n_heads, new, previous):
-    """
-    The rows of scores.csv at one step of a run, each a runs.RunScore. matrix: its name. n_heads: of each layer.
-
-    new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
-    update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
-    """
-    from data.results.runs import RunScore  # here: the scores by themselves need torch alone
-
-    Product = data_module("grams").Product
-    if previous is None:
-        previous = new  # no change yet, and the symmetry of a zero matrix is nan
-    rows = []
-    for layer, (n_head, q, k, old_q, old_k) in enumerate(zip(n_heads, *new, *previous)):  # q, k: (C, C) each
-        w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
-        p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
-        left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
-        of_layer = run_columns(Product(q, k), side_by_side(left), side_by_side(right))  # {name: a number}
-        of_heads = run_columns(Product(w_q, w_k), left, right)  # {name: a list of H numbers}
-        rows.append(RunScore(step, matrix, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
-        for head in range(n_head):
-            of_head = {name: values[head] for name, values in of_heads.items()}
-            rows.append(RunScore(step, matrix, layer, head, **of_head))
-    return rows
-
-
-def run_columns(product, left, right):
-    """The scores in such a row, {name: a number}, or a list of numbers for heads. left, right: see change_factors."""
-    change = scores(left, right).symmetry
-    chance = data_module("chance").mean_symmetry(product)
-    return scores_of(product, GAMMA).numbers() | dict(update_symmetry=change.tolist(), chance=chance.tolist())
-
-
-def change_factors(w_q, w_k, p_q, p_k):
-    """The new W_q, W_k and the old P_q, P_k, (H, C, D) each -> two factors of the change, (H, C, 2 D)."""
-    #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
-    # The right side subtracts before it multiplies, so a small change keeps its digits. Its factors are made as (r, C)
-    # and transposed, as weights are.
-    left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT
-    right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT
-    return left, right
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
+def read_command(argv):
+    """What the words of a command line ask for."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--hf", nargs="+", action="extend", metavar="NAME",
+                      help="score these models: names of data/pretrained/models.csv, Hub ids, folders or files")
+    what.add_argument("--runs", nargs="+", action="extend", metavar="DIR",
+                      help="compare runs of train.py: their folders, or a file that --csv has written")
+    parser.add_argument("--csv", metavar="FILE", help="add every score to FILE. A model that FILE has already is not "
+                        "scored again, even if it has changed. With --runs, write the comparison to FILE")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the scores: of several models against their sizes, of "
+                        "one model by layer, of runs over the steps of training")
+    models = parser.add_argument_group("models (--hf)")
+    models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
+    models.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
+    models.add_argument("--gamma", type=float, default=GAMMA,
+                        help="a row or column counts from so many standard deviations above the mean (%(default)s)")
+    models.add_argument("--device", choices=["cuda", "cpu"], help="the device to compute on (a GPU, if there is one)")
+    hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer, "
+                                     "and {h} that of a head")
+    hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
+    hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
+    hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
+    hand.add_argument("--order", choices=["qkv", "qk", "grouped", "kv"], help="what lies in them: q, then k, then v "
+                      "(qkv), or no v (qk), or key head by key head (grouped); or k, then v in those of --k (kv)")
+    hand.add_argument("--heads", metavar="H[,HKV]", help="the number of query heads, and of key heads")
+    hand.add_argument("--layers", type=int, metavar="N", help="how many layers have attention, if not all have it")
+    hand.add_argument("--transposed", action="store_true", help="the weights are (in, out), as in GPT-2's Conv1D")
+    runs = parser.add_argument_group("runs of train.py (--runs)")
+    runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the random start)")
+    runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
+    runs.add_argument("--all", action="store_true", help="print more columns: pairs and speed-up")
+    runs.add_argument("--measure", metavar="NAME", help="compare arms by the loss, or by a score: symmetry, symmetry_0 "
+                      "(of a layer), heads, directionality, positions, positions_heads")
+    runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
+    args = parser.parse_args(argv)
+    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed", "layers")}
+    others = ("baseline", "arms", "all", "measure", "plan") if args.hf else ("per_head", "matrices", "gamma", *args.layout)
+    for word in others:
+        if getattr(args, word) != parser.get_default(word):
+            parser.error(f"--{word} goes with {'--runs' if args.hf else '--hf'}")
+    for path in filter(None, (args.plot, args.matrices)):
+        if not path.endswith((".png", ".pdf", ".svg", ".jpg")):  # or it would be known only after the work
+            parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")
+    return args
+
+
 def report_models(args):
-    """Score what is not in the CSV yet, print and draw all that was asked for. Returns the exit status."""
-    files, names, tables = data_module("pretrained.files"), data_module("names"), data_module("pretrained.tables")
-    scores_table = data_module("pretrained.scores_table")
+    """Scores the models that --csv does not have yet, prints and draws all. Returns the exit status."""
+    from analyze.data.pretrained import tables
+
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    files.require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
-    targets, n_errors = data_module("pretrained.revisions").find_all(args.hf, args.revisions, args.limit)
-    is_moving = args.matrices and args.matrices.endswith(".gif")
-    n_models = len({target.model for target in targets.values()})
-    files.require(not is_moving or n_models < 2, f"{args.matrices} would show {n_models} models: a .gif shows one")
-    # A CSV is gone on with: models that are in it, scored with the same options, are not read again.
-    table = scores_table.known_scores(args)
-    to_score = scores_table.find_missing(table, targets, args)
-    scored = {}  # for pictures of W_qk
-    for source, target in names.bar(to_score.items(), "checkpoints", "model", len(to_score)):
+    require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
+    known = tables.read_scores(args.csv, args.gamma, args.per_head, str(read_hand(**args.layout) or ""), SCORES)
+    found, scored = {}, []
+    status = 0
+    for name in tqdm(args.hf, unit="model", leave=False, disable=None):
         try:
-            model = score_model(target.source, args.gamma, args.per_head, device, **args.layout)
-        except files.CheckpointError as e:  # it is named, and the others go on
-            names.tell(f"analyze.py: {target.label()}: {e}")
-            continue
-        names.tell(f"{target.label()}: {model.note}")
-        rows = model.table.assign(model=target.model, revision=target.revision, source=source)
-        table = scores_table.replace_rows(table, rows)
-        if args.csv:  # at once, so that nothing is lost if this is stopped
-            scores_table.add_scores(args.csv, rows)
-        scored[target] = model
-    tables.show_scores(args, scores_table.choose(table, targets))
-    if args.matrices and scored:
-        data_module("pretrained.pictures").plot_matrices(scored, args.matrices)
-    return 1 if n_errors or len(scored) < len(to_score) else 0
+            source = tables.known_as(name)
+            table = known[known["source"] == source].assign(model=printable(name))
+            is_known = len(table) > 0
+            if args.matrices or not is_known:  # W_qk itself is not in the CSV
+                model = score_model(name, args.gamma, args.per_head, device, **args.layout)
+                tqdm.write(printable(f"{name}: {model.note}"), file=sys.stderr)
+                scored.append(model)
+                table = model.table
+            if args.csv and not is_known:  # at once, so that nothing is lost if this is stopped
+                tables.add_scores(args.csv, table)
+            found[source] = table
+        except CheckpointError as e:  # it is named, and the others go on
+            tqdm.write(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
+            status = 1
+    if found:
+        tables.show_scores(list(found.values()), args)
+    if found and (args.plot or args.matrices):
+        from analyze.data.pretrained import pictures  # here, because matplotlib takes a while
 
-
-def compare_runs(args):
-    """Print and draw the comparison of runs of train.py. Returns the exit status, or the line of an error."""
-    from config import ConfigError
-    from data.results import comparison, runs
-
-    try:
-        comparison.report_runs(args)
-    except (ConfigError, runs.RunError) as e:
-        return f"analyze.py: {e}"
-    return 0
+        pictures.draw(list(found.values()), scored, args)
+    return status
 
 
 def keep_memory():
@@ -404,29 +360,27 @@ def keep_memory():
     # memory then, because what is kept has holes (tests/bench.txt).
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another system
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_MAX, 0)  # no large tensor has memory of its own, which would go back with it
-        libc.mallopt(M_TRIM_THRESHOLD, -1)  # free memory at the end of all does not go back either
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no large tensor has memory of its own, which would go back with it
+        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: free memory at the end of all does not go back either
+
+
+def compare_runs(args):
+    """Prints and draws the comparison of runs of train.py."""
+    from config import ConfigError
+    from data.results import comparison, runs
+
+    try:
+        comparison.report_runs(args)
+    except (ConfigError, runs.RunError) as e:
+        sys.exit(f"analyze.py: {e}")
 
 
 def main(argv):
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # of answer_early
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C is a KeyboardInterrupt
-    args = data_module("options").parse(argv, __doc__, GAMMA)
-    CheckpointError = data_module("pretrained.files").CheckpointError
+    args = read_command(argv)
     try:
-        status = compare_runs(args) if args.runs else report_models(args)
+        sys.exit(report_models(args) if args.hf else compare_runs(args))
     except CheckpointError as e:
-        status = f"analyze.py: {e}"
-    except KeyboardInterrupt:  # what was scored so far is in the CSV file
-        print("analyze.py: stopped", file=sys.stderr)
-        status = 128 + signal.SIGINT
-    except OSError as e:  # a full disk; or nobody reads, as after `| head`
-        status = 0 if isinstance(e, BrokenPipeError) else f"analyze.py: {e}"
-        try:
-            sys.stdout.flush()
-        except OSError:  # or Python would try again at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)
+        sys.exit(f"analyze.py: {e}")
 
 
 if __name__ == "__main__":

@@ -1,137 +1,95 @@
 """
-Computes the scores that chance gives to a matrix M (n, n): it keeps its singular values, while both of its sides are
-turned to random directions. Such nulls were used for heads by HengyuLi-Ozaki-lab/qk-spectral-fingerprint.
+What chance gives to the scores of M = W_q W_k^T, (n, n): of random matrices that use the same directions as M.
 
-Let M = U S V^T with S = diag(s_1 ... s_n), and U, V random rotations. W = V^T U is a random rotation as well.
+Symmetry. A matrix of few directions has some symmetry by chance, if its two sides use the same ones: with one direction
+on both sides it is 1. Random matrices in the directions of M are A Z B, with Z ~ N(0, 1) and the roots A of M M^T and
+B of M^T M, so they have the energy of M in every direction of both sides. Then
 
-Symmetry. tr(MM) = tr(S W S W) = sum_ij s_i s_j W_ij W_ji. The signs of the rows of W are random, so W_ij W_ji is 0 on
-average unless i = j, and E W_ii^2 = 1/n:
+    E tr(AZB AZB) = |BA|^2 = |MM|^2   and   E |AZB|^2 = |M|^4   (of M with |M| = 1),
 
-    E tr(MM) = sum_i s_i^2 / n = |M|^2 / n,   so that   E symmetry = 1/n, whatever the s_i are.
+and mean_symmetry returns their quotient |MM|^2 / |M|^4. It is 1/n if M uses n directions alike. For trained positions it
+was within a twentieth of the mean symmetry of such matrices, and their standard deviation was at most sqrt(2) times it.
+If a few singular values are far above the others, it can be a third above their mean, or half of it.
 
-Of (tr(MM))^2 only the terms s_i^2 s_j^2 are left: E W_ii^4 = 3 / (n (n + 2)) if i = j, and else E W_ii^2 W_jj^2 and
-twice E W_ij^2 W_ji^2, which are (n + 1) / (n (n - 1) (n + 2)). With p = sum_i s_i^4 / |M|^4, between 1/n and 1,
-
-    E symmetry^2 = 3 (n + 1 - 2 p) / (n (n - 1) (n + 2)) = 3 / n^2 + O(1 / n^3).
-
-So the variance is 2 / n^2, and the standard deviation sqrt(2) / n: the s_i hardly matter.
-
-Directionality is (r - c) / (r + c), where r depends on the row norms and c on the column norms. Row norms are the norms
-of the rows of U S, and column norms of V S, so r and c are two independent draws of the same number. Here the s_i
-matter: if a few of them are much larger than the others, norms differ more.
+Directionality. Turn both sides of M = U S V^T to random directions. Then rows of U S and of V S are random directions
+times S, and draw_norms draws their norms. If a few singular values are large, norms differ much by chance.
 """
 
-import functools
-import math
+from typing import NamedTuple
 
-import numpy as np
 import torch
+from torch import Tensor
 
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
-QUANTILES = 2**14  # of a distribution, from which lengths are drawn
-NUMBERS = 2**21  # lengths to draw for a matrix (n, n): as many draws of r, and so of c, as these are rows of n
-PAIRS = 2**16  # of a draw of r and one of c
+DIRECTIONS = 4096  # that are drawn for the norms of a matrix: then a limit of directionality is within a tenth, mostly
+MATRICES = 512  # of such norms that are drawn
 
 
-def deviations(symmetry, n):
-    """Returns how many standard deviations a symmetry is above its mean over random matrices."""
-    return (symmetry - 1 / n) * n / math.sqrt(2)
+class Product(NamedTuple):
+    """M = W_q W_k^T in float64, or what stands for it if M takes longer: three products of columns."""
+
+    w_q: Tensor  # (..., C, r)
+    w_k: Tensor  # (..., C, r)
+    m: Tensor | None  # (..., C, C)
+    gram_q: Tensor | None  # W_q^T W_q, (..., r, r)
+    gram_k: Tensor | None  # W_k^T W_k
+    kq: Tensor | None  # W_k^T W_q
 
 
-def interval(score, n, limit):
-    """Returns the range (low, high) of 95 % of such matrices. limit: of directionality, from directionality_limit."""
-    if score == "symmetry":
-        return (1 - 1.96 * math.sqrt(2)) / n, (1 + 1.96 * math.sqrt(2)) / n
-    return -limit, limit
+def multiply(w_q, w_k):
+    """W_q and W_k (..., C, r) -> their Product. Their size does not matter, and they may overflow when multiplied."""
+    w_q, w_k = near_one(w_q), near_one(w_k)
+    C, r = w_q.shape[-2:]
+    if 3 * r <= C:  # 3 to 5 C r^2 multiplications, and M takes C^2 r
+        gram_q, gram_k, kq = w_q.mT @ w_q, w_k.mT @ w_k, w_k.mT @ w_q
+        energy = (gram_q * gram_k).sum((-2, -1))  # |M|^2
+        if (energy > 1e-4 * apart(w_q, w_k)).all():
+            return Product(w_q, w_k, None, gram_q, gram_k, kq)
+    # Or heads nearly cancel. Gram matrices hold squares, and have lost the digits of what remains of M.
+    return Product(w_q, w_k, w_q @ w_k.mT, None, None, None)
 
 
-def limit_of_random(n, gamma):
-    """Returns the limit of directionality for W_q W_k^T of random W_q and W_k, (n, n)."""
-    return directionality_limit(n, (1.0, 2.0 * n, 5.0 * n), gamma)  # of the Fuss-Catalan numbers 1, 3, 12
+def near_one(w):
+    """Returns w in float64 with a largest entry of 1. On a Mac's GPU, which has no float64, it goes to the CPU."""
+    w = w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)
+    largest = w.abs().amax((-2, -1), keepdim=True)
+    return w / torch.where(largest > 0, largest, 1.0)
+
+
+def apart(w_q, w_k):
+    """M is a sum of r matrices, each a column of W_q times a column of W_k: their squared norms, added up (...)."""
+    return (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)
 
 
 @torch.no_grad()
-def mean_symmetry(product):
-    """
-    Returns about the mean symmetry (...) of random matrices in the directions of M, a grams.Product.
+def mean_symmetry(w_q, w_k):
+    """W_q and W_k (..., C, r) -> about the mean symmetry (...) of random matrices in the directions of W_q W_k^T."""
+    return mean_symmetry_of(multiply(w_q, w_k))
 
-    Such a matrix is A Z B with Z ~ N(0, 1) and the roots A of M M^T and B of M^T M. So it has the energy of M in every
-    direction on both sides. E tr(AZB AZB) = |BA|^2 = |MM|^2, and E |AZB|^2 = |M|^4. Their quotient |MM|^2 / |M|^4 is
-    returned. For trained positions it was within a twentieth of their mean, and their standard deviation was at most
-    sqrt(2) times it. But if a few singular values are far above the others, it can be a third above their mean, or half
-    of it. It is 1/n if M uses n directions alike, and 1 if both sides use one alone.
-    """
-    gram_q, gram_k, kq = product.gram_q, product.gram_k, product.kq  # (..., r, r): MM = W_q kq W_k^T
-    return (kq.mT @ gram_q @ kq * gram_k).sum((-2, -1)) / product.energy.square()
+
+def mean_symmetry_of(product):
+    """The same of a Product."""
+    if product.m is not None:
+        square = product.m @ product.m  # MM
+        return square.square().sum((-2, -1)) / product.m.square().sum((-2, -1)).square()
+    gram_q, gram_k, kq = product.gram_q, product.gram_k, product.kq  # MM = W_q kq W_k^T
+    energy = (gram_q * gram_k).sum((-2, -1))
+    return (kq.mT @ gram_q @ kq * gram_k).sum((-2, -1)) / energy.square()
 
 
 @torch.no_grad()
-def moments(product):
-    """Returns the mean of the C squared singular values s^2 of M, scaled, and the sums of (s^2 - mean)^2 and ^3."""
-    # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r), and the
-    # other C - r of them are 0.
-    C, r = product.w_q.shape
-    if r < C and not product.cancels:
-        p = to_float(product.gram_k) @ to_float(product.gram_q)
-    else:
-        m = to_float(product.whole)
-        p = m @ m.mT
-    mean = p.trace().item() / C
-    p.diagonal().sub_(mean)  # at once: of nearly equal s nothing would be left of the difference of larger sums
-    n_zero = C - len(p)
-    return mean, (p * p.mT).sum().item() + n_zero * mean**2, trace_of_cube(p).item() - n_zero * mean**3
-
-
-def to_float(m):
-    return (m / m.abs().max()).float()  # the size of M does not matter
-
-
-def trace_of_cube(p):
-    """Returns tr(PPP) of p (n, n), with half of the multiplications of P @ P."""
-    # With the quarters P = [[A, B], [C, D]] it is tr(AAA) + tr(DDD) + 3 tr(BCA) + 3 tr(CBD).
-    half = len(p) // 2
-    a, b = p[:half, :half], p[:half, half:]
-    c, d = p[half:, :half], p[half:, half:]
-    return ((a @ a + 3 * b @ c) * a.mT).sum() + ((d @ d + 3 * c @ b) * d.mT).sum()
-
-
-@functools.lru_cache(maxsize=4)
-def draws(n):
-    """Returns indices into the list of quantiles (S, n), and pairs of the S rows (2, PAIRS). Drawing them is slow."""
+def draw_norms(product):
+    """Returns norms (MATRICES, C) of the rows of random matrices with the singular values of M, of one Product (C, C)."""
+    # Row i of U S is as long as u_i M for a random direction u_i. So draw some directions, and rows among them.
+    C = len(product.w_q)
+    device = product.w_q.device
     generator = torch.Generator().manual_seed(0)
-    indices = torch.randint(QUANTILES, (max(2, NUMBERS // n), n), generator=generator, dtype=torch.int32)
-    return indices, torch.randint(len(indices), (2, PAIRS), generator=generator)
-
-
-def chi2_quantiles(nu):
-    """Returns numbers (QUANTILES,), in order, that are distributed as chi^2 with nu degrees of freedom."""
-    # The cube root of chi^2 / nu is nearly normal (Wilson and Hilferty), so these x are spread well enough.
-    root = 1 - 2 / (9 * nu) + torch.linspace(-7, 7, 2001, dtype=torch.float64) * math.sqrt(2 / (9 * nu))
-    x = nu * root.clamp_min(0) ** 3
-    below_x = torch.special.gammainc(torch.tensor(nu / 2, dtype=torch.float64), x / 2)
-    return np.interp((np.arange(QUANTILES) + 0.5) / QUANTILES, below_x.numpy(), x.numpy())
-
-
-def directionality_limit(n, moments, gamma):
-    """Returns the limit of directionality: 95 of 100 matrices (n, n) with these moments are between minus it and it."""
-    # The squared length of row i is sum_j s_j^2 U_ij^2, and a row of U is a random direction: g / |g| with normal g_j.
-    # sum_j U_ij^2 = 1, so n times this length is n mean + sum_j (s_j^2 - mean) g_j^2, as |g|^2 is n + O(sqrt(n)).
-    # Such a sum of squares is distributed nearly as b (chi^2 - nu), chi^2 with nu degrees of freedom, if b and nu give
-    # it the same second and third moments, c2 = b^2 nu and c3 = b^3 nu (Pearson).
-    mean, c2, c3 = moments
-    if not math.sqrt(c2 / 2) > 1e-5 * n * mean:  # all s_j are the same, and lengths differ by rounding (analyze.py)
-        return 0.0
-    skew = c3 / c2**1.5
-    nu = 1 / max(skew**2, 1e-6)  # with more than 10^6 degrees of freedom it is normal
-    b = math.copysign(math.sqrt(c2 / nu), skew)
-    lengths = np.sqrt(np.maximum(n * mean + b * (chi2_quantiles(nu) - nu), 0))  # (QUANTILES,)
-    lengths = (lengths - lengths.mean()) / lengths.std()  # or float32 could not tell them apart
-    indices, pairs = draws(n)
-    norms = torch.tensor(lengths, dtype=torch.float32)[indices]  # (S, n)
-    above_mean = norms - norms.mean(1, keepdim=True)
-    std = (above_mean.square().sum(1, keepdim=True) / (n - 1)).sqrt()
-    excess = (above_mean - gamma * std).clamp_min_(0).sum(1)  # (S,)
-    rows, columns = excess[pairs]  # (PAIRS,) each
-    total = rows + columns
-    balance = torch.where(total > 0, (rows - columns) / total, 0.0)
-    return float(np.quantile(balance.abs().numpy(), 0.95))
+    u = torch.randn(DIRECTIONS, C, generator=generator).to(device)
+    if product.m is not None:
+        norms = (u @ product.m.float()).norm(dim=1)  # (DIRECTIONS,)
+    else:
+        uq = u @ product.w_q.float()  # (DIRECTIONS, r), and |uq W_k^T|^2 = uq (W_k^T W_k) uq^T
+        norms = (uq @ product.gram_k.float() * uq).sum(1).clamp_min(0).sqrt()
+    norms /= u.norm(dim=1)
+    chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator).to(device)
+    return norms[chosen]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure  # without pyplot, no window is opened and 
 
 from . import chance
 from .atomic import replacing
-from .names import as_text, ending, printable
+from .names import printable
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -42,7 +42,7 @@ def figure(path, rows, columns, height=HEIGHT, title="", **shared):
 
 def short(name):
     """Returns the end of a long name, so that it fits above a panel."""
-    name = printable(ending(as_text(name), 32)).replace("$", r"\$")  # or it would be a formula
+    name = printable(name[-32:]).replace("$", r"\$")  # or it would be a formula
     return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
 
 

@@ -1,112 +1,155 @@
-"""Prints scores of pretrained models (analyze.py --hf, --paper), and draws the pictures that go with them."""
+"""Scores of pretrained models as tables: the DataFrame, the CSV file of analyze.py --csv, and what is printed."""
+
+import os
+from pathlib import Path
 
 import pandas
 
-from .. import chance
-from ..chance import SCORES
-from ..names import ending, fixed
-from .scores_table import STACK, whole_layers
-from .sources import known_models
+from ..names import fixed, printable
+from .checkpoint import CheckpointError, find_source, require
 
-LONGEST = 36  # characters of a model's name in a table
+# Columns of a table, beside the scores. A row is of one layer, or of one of its heads.
+COLUMNS = {
+    "layer": "int64",
+    "chance": "float64",  # the mean symmetry of random matrices in the directions of W_qk (chance.py)
+    "limit": "float64",  # of layers: by chance 95 of 100 directionalities are between minus this and this
+    "head": "Int64",  # an empty cell: the whole layer
+    "stack": "str",  # encoder, decoder, ...; "" if the model has one stack
+    "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
+    "model": "str",  # as the user named it
+    "source": "str",  # its path, or its id on the Hub with @revision: by it the rows are known
+    "layout": "str",  # "", or what the user said of the tensors that are queries and keys
+    "note": "str",  # what of the model has no rows here
+    "params": "int64",  # of the whole checkpoint
+    "gamma": "float64",  # of directionalities
+    "n": "int64",  # W_qk is n x n, the product of two factors (n, r)
+    "r": "int64",
+}
+STACK = ["model", "source", "stack"]  # what a stack of layers is known by
 
 
-def show_scores(args, table):
-    """Prints and draws what was asked for: the paper, a training, or single models. table: of scores_table.choose"""
-    if table.empty and not args.paper:  # nothing could be scored
-        return
-    is_one = table["model"].nunique() == 1 and table["step"].isna().all()
-    texts = []
-    legends = []
-    if not args.paper and (is_one or (args.per_head and not args.csv)):
-        texts += ["Layers:", layer_table(table), ""]
-        legends.append(LEGEND_OF_LAYERS)
-    if len(table):
-        models = model_table(table)
-        texts += ["Whole models, medians over layers:", models]
-        legends.append(LEGEND_OF_MODELS)
-        if "published" in models:
-            legends.append(LEGEND_OF_PUBLISHED)
-        texts += [LEGEND, *legends]
-        for (model, revision, note), _ in table[table["note"] != ""].groupby(["model", "revision", "note"], sort=False):
-            texts.append(f"  {in_full(model, revision)}: {note}")
-    if args.paper:
-        from .published import printed_tables, separation  # here, because only the paper needs them
+def column_types(scores):
+    """Returns {column: its type}. scores: their names. They come first, because pandas hides what is in the middle."""
+    first, *others = scores
+    before = ["layer", first, "chance", *others, "limit"]
+    return {name: COLUMNS.get(name, "float64") for name in [*before, *COLUMNS]}
 
-        texts += [printed_tables(), separation()]
-    print(*texts, sep="\n", flush=True)
-    if args.plot:
-        from . import pictures  # and matplotlib with it
 
-        if args.paper:
-            pictures.plot_published(known_models(), table, args.plot)
-        else:
-            pictures.plot_models(table, args.plot)
+def score_table(rows, common, scores):
+    """Returns rows of one model, {column: value} each, as a DataFrame. common: what is the same in all of them."""
+    types = column_types(scores)
+    return pandas.DataFrame([row | common for row in rows])[list(types)].astype(types)
+
+
+def known_as(source):
+    """Returns by what a model is known in a CSV: its path, its id on the Hub, or "" of a model in memory."""
+    if not isinstance(source, str | os.PathLike):
+        return ""
+    found = find_source(str(source))
+    path = Path(found).expanduser()
+    return printable(str(path.resolve()) if path.exists() else found)
+
+
+def whole_layers(table):
+    """Returns the table without the rows of heads."""
+    return table[table["head"].isna()]
+
+
+def is_causal(rows):
+    """Returns whether no token sees a later one, from rows of a stack. None: it is not known."""
+    return {0: False, 1: True}.get(rows["causal"].iloc[0])
+
+
+# ---- the CSV file ------------------------------------------------------------------------------------------------
+
+
+def read_scores(path, gamma, per_head, layout, scores):
+    """Returns the table in a file, empty if there is none. Raises CheckpointError if it is of other options."""
+    types = column_types(scores)
+    if not path or not os.path.exists(path):
+        return pandas.DataFrame(columns=list(types)).astype(types)
+    texts = [name for name, kind in types.items() if kind == "str"]
+    empty = {name: [""] for name in types if name not in texts}  # elsewhere "" is a text
+    try:
+        table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), na_values=empty, keep_default_na=False,
+                                float_precision="round_trip")
+        require(list(table.columns) == list(types), f"its first line is not {','.join(types)}")
+        table = table.astype(types)
+    except (ValueError, CheckpointError) as e:
+        raise CheckpointError(f"{path} holds something else, or is damaged ({e}): give another --csv") from e
+    has_heads = table["head"].notna().any()
+    for option, theirs, ours in (("gamma", table["gamma"], gamma), ("layout", table["layout"], layout)):
+        require((theirs == ours).all(), f"{path} was scored with another {option}: give another --csv")
+    require(table.empty or has_heads == per_head, f"{path} was scored with{'' if has_heads else 'out'} --per_head: "
+            "give another --csv")
+    return table
+
+
+def add_scores(path, rows):
+    """Appends the rows of one model to a CSV file, in one piece."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    text = rows.to_csv(index=False, header=not os.path.exists(path), lineterminator="\n")
+    with open(path, "ab", buffering=0) as f:
+        f.write(text.encode())
+
+
+# ---- what is printed ---------------------------------------------------------------------------------------------
 
 
 LEGEND = """\
-  symmetry: 1 if W_qk equals its transpose, -1 if it equals minus its transpose, and near 0 if it is random
-  directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
-  above chance: how many standard deviations the symmetry is above the mean of random matrices"""
+  symmetry: 1 if W_qk equals its transpose, -1 if it equals minus its transpose
+  chance: the mean symmetry of random matrices that use the same directions as W_qk
+  directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are"""
 LEGEND_OF_LAYERS = """\
-  by chance: 95 % of random matrices with the same singular values have a directionality in this range"""
+  by chance: 95 % of random matrices with the same singular values have a directionality in about this range"""
 LEGEND_OF_MODELS = """\
   [quartiles]: first and third quartile over layers
   beyond chance: how many layers have a directionality outside of the range of random matrices"""
-LEGEND_OF_PUBLISHED = """\
-  published: the same medians, as the authors of the paper published them
-  *: not a score of W_qk, but of another matrix (data/pretrained/README.md)"""
 
 
-def in_full(model, revision, stack=""):
-    """Returns how a stack is called in the tables."""
-    return " ".join(filter(None, [ending(model, LONGEST), revision, stack]))
+def show_scores(tables, args):
+    """Prints the tables of models: layers of a single one, or of all if heads are not in a file; and their medians."""
+    has_layers = len(tables) == 1 or (args.per_head and not args.csv)
+    texts = []
+    for table in tables if has_layers else []:
+        texts += [f"Layers of {table['model'].iloc[0]}:", layer_table(table), ""]
+    texts += ["Whole models, medians over layers:", model_table(pandas.concat(tables)), LEGEND]
+    texts += [LEGEND_OF_LAYERS] if has_layers else []
+    texts.append(LEGEND_OF_MODELS)
+    texts += [f"  {table['model'].iloc[0]}: {note}" for table in tables for note in table["note"].unique() if note]
+    print(*texts, sep="\n", flush=True)
 
 
-def in_columns(cells, names, heading):
-    """Returns a DataFrame of cells as a text, behind a column of names. Columns without cells are left out."""
-    cells = cells.set_axis(list(names), axis="index").rename_axis(columns=heading)
-    return cells.loc[:, (cells != "").any()].to_string()
+def shown_scores(table):
+    """Returns the names of the scores that are printed: all but Eq. (17), whose sign can be wrong."""
+    return [name for name in table if name not in COLUMNS and name != "directionality_eq17"]
 
 
 def layer_table(table):
     """Returns a line for each layer and head."""
-    cells = pandas.DataFrame({
-        "layer": table["layer"].astype(str),
-        "head": table["head"].astype("string").fillna(""),
-        "symmetry": table["symmetry"].map(lambda score: fixed(score, 3)),
-        "above chance": chance.deviations(table["symmetry"], table["n"]).map(lambda above: fixed(above, 1, "+")),
-        "directionality": table["directionality"].map(lambda score: fixed(score, 3)),
-        "by chance": table["limit"].map(lambda limit: f"{fixed(-limit, 2)} to {limit:.2f}", "ignore").fillna(""),
-    })
-    return in_columns(cells, map(in_full, table["model"], table["revision"], table["stack"]), "model")
+    first, *others = shown_scores(table)
+    cells = pandas.DataFrame({"stack": table["stack"], "layer": table["layer"].astype(str),
+                              "head": table["head"].astype("string").fillna("")})
+    for name in first, "chance", *others:
+        cells[name] = table[name].map(lambda score: fixed(score, 3))
+    cells["by chance"] = table["limit"].map(lambda limit: f"{fixed(-limit, 2)} to {limit:.2f}", "ignore").fillna("")
+    return cells.loc[:, (cells != "").any()].to_string(index=False)  # without columns that are empty
 
 
 def model_table(table):
-    """Returns a line for each stack: medians over layers, beside the published ones."""
-    names, lines = [], []
-    for (model, revision, stack), layers in whole_layers(table).groupby(STACK, sort=False):
-        above_chance = chance.deviations(layers["symmetry"], layers["n"]).median()
+    """Returns a line for each stack of layers: medians."""
+    lines = {}
+    for (model, source, stack), layers in whole_layers(table).groupby(STACK, sort=False):
+        first, *others = shown_scores(table)
+        line = {"layers": len(layers), f"{first} [quartiles]": with_quartiles(layers[first]),
+                "chance": fixed(layers["chance"].median(), 2)}
+        line |= {f"{name} [quartiles]": with_quartiles(layers[name]) for name in others}
         n_beyond = (layers["directionality"].abs() > layers["limit"]).sum()
-        published = published_cells(layers["source"].iloc[0], stack)
-        names.append(in_full(model, revision, stack))
-        lines.append([str(len(layers)), with_quartiles(layers["symmetry"]), fixed(above_chance, 1, "+"),
-                      published["symmetry"], with_quartiles(layers["directionality"]), published["directionality"],
-                      f"{n_beyond} of {len(layers)}"])
-    columns = ["layers", "symmetry [quartiles]", "above chance", "published", "directionality [quartiles]", "published",
-               "beyond chance"]
-    return in_columns(pandas.DataFrame(lines, columns=columns), names, "model")
+        lines[f"{model[-36:]} {stack}".strip(), source] = line | {"beyond chance": f"{n_beyond} of {len(layers)}"}
+    cells = pandas.DataFrame(list(lines.values()), index=[name for name, _ in lines])
+    return cells.rename_axis(columns="model").to_string()
 
 
 def with_quartiles(values):
     q1, median, q3 = (fixed(value, 2) for value in values.quantile([0.25, 0.5, 0.75]))
     return f"{median} [{q1}, {q3}]"
-
-
-def published_cells(source, stack):
-    """Returns {score: its published median}, with a star if it is not of W_qk, or empty texts. source: of the model"""
-    for row in known_models():
-        if (source, stack) == (row["hub_id"], row["stack"]):  # and not by its name, which a folder may have too
-            star = " " if row["matrix"] == "wqk" else "*"
-            return {score: fixed(float(row[score]), 2) + star for score in SCORES}
-    return dict.fromkeys(SCORES, "")
