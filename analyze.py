@@ -331,6 +331,8 @@ def report_models(args):
     for name in tqdm(args.hf, unit="model", leave=False, disable=None):
         try:
             source = tables.known_as(name)
+            if source in found:  # under another name
+                continue
             table = known[known["source"] == source].assign(model=printable(name))
             is_known = len(table) > 0
             if args.matrices or not is_known:  # W_qk itself is not in the CSV
@@ -338,6 +340,8 @@ def report_models(args):
                 tqdm.write(printable(f"{name}: {model.note}"), file=sys.stderr)
                 scored.append(model)
                 table = model.table
+            else:
+                tqdm.write(f"{name} is already in {args.csv}: delete its rows to score it again", file=sys.stderr)
             if args.csv and not is_known:  # at once, so that nothing is lost if this is stopped
                 tables.add_scores(args.csv, table)
             found[source] = table

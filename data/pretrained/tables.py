@@ -68,13 +68,12 @@ def read_scores(path, gamma, per_head, layout, scores):
     types = column_types(scores)
     if not path or not os.path.exists(path):
         return pandas.DataFrame(columns=list(types)).astype(types)
-    texts = [name for name, kind in types.items() if kind == "str"]
-    empty = {name: [""] for name in types if name not in texts}  # elsewhere "" is a text
+    empty = {name: [""] for name, kind in types.items() if kind != "str"}  # elsewhere "" is a text
     try:
-        table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), na_values=empty, keep_default_na=False,
-                                float_precision="round_trip")
+        # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
+        table = pandas.read_csv(path, dtype=str, na_values=empty, keep_default_na=False)
         require(list(table.columns) == list(types), f"its first line is not {','.join(types)}")
-        table = table.astype(types)
+        table = table.astype(dict(causal=float, head=float)).astype(types)  # pandas writes 1.0 beside empty cells
     except (ValueError, CheckpointError) as e:
         raise CheckpointError(f"{path} holds something else, or is damaged ({e}): give another --csv") from e
     has_heads = table["head"].notna().any()
