@@ -21,6 +21,7 @@ import math
 import sys
 from collections import namedtuple
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -29,6 +30,7 @@ sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run 
 __path__ = [str(Path(__file__).resolve().parent)]  # analyze.data is the folder beside it, and never another `data`
 from analyze.data import chance
 from analyze.data.names import printable
+from analyze.data.pretrained import tables
 from analyze.data.pretrained.by_hand import read_hand
 from analyze.data.pretrained.checkpoint import CheckpointError, open_checkpoint, require
 from analyze.data.pretrained.layouts import find_stacks
@@ -66,12 +68,9 @@ def directionality(m, gamma=GAMMA):
 
 
 def directionality_eq17(m, gamma=GAMMA):
-    """
-    The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole.
-
-    Its sign can be wrong. Let one column be very long. It raises the threshold of the columns, so it is the only one
-    above. Of the rows about 2 in 100 are above theirs by chance, and together they are more, though each is far shorter.
-    """
+    """The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole."""
+    # Its sign can be wrong. A very long column raises the threshold of columns, so it is the only one above. Of the rows
+    # about 2 in 100 are above theirs by chance, and together they are more, though each is far shorter.
     return balance(outliers(m.norm(dim=-1), gamma), outliers(m.norm(dim=-2), gamma))
 
 
@@ -104,8 +103,8 @@ def balance(rows, columns):
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
 
 
-# All scores: {name: a function of what measure returns, and of gamma}. A score more is a line here: tables, CSV files,
-# and rows of runs take it from here.
+# All scores: {name: a function of what measure returns, and of gamma}. A score more is a line here: tables, CSV files
+# and rows of runs take it from here. A chance.Product holds w_q and w_k (..., C, r), scaled to a largest entry of 1.
 SCORES = {
     "symmetry": lambda found, gamma: found.symmetry,
     "directionality": lambda found, gamma: balance(excess(found.rows, gamma), excess(found.columns, gamma)),
@@ -118,12 +117,11 @@ Measured = namedtuple("Measured", "symmetry rows columns product")
 @torch.no_grad()
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays; computed in float64. All are
-    nan for a zero matrix, and directionality if C = 1. Several W_q (H, C, r) may share one W_k (C, r).
+    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, in float64. nan for a zero
+    matrix, and directionality if C = 1. Raises ValueError if the two differ in C or r.
 
     Of two Linear layers: scores(q.weight.T, k.weight.T). If these have grouped keys, which are fewer:
     scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
-    Raises ValueError if they differ in C or r.
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     if w_q.shape[-2:] != w_k.shape[-2:]:
@@ -152,9 +150,9 @@ def measure(w_q, w_k):
         columns = (product.w_k @ product.gram_q * product.w_k).sum(-1).clamp_min(0).sqrt()
     energy = rows.square().sum(-1)  # |W_qk|^2
     is_zero = energy <= 1e-26 * chance.apart(product.w_q, product.w_k)  # rounding leaves about 1e-26 in squares
-    energy = energy.masked_fill(is_zero, math.nan)
-    unknown = 0 * energy[..., None]  # nan for a zero matrix, of which nothing stands out, and d would be 0
-    return Measured(trace / energy, rows + unknown, columns + unknown, product)
+    # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
+    rows, columns = [norms.masked_fill(is_zero[..., None], math.nan) for norms in (rows, columns)]
+    return Measured((trace / energy).masked_fill(is_zero, math.nan), rows, columns, product)
 
 
 # ---- a layer and its heads ---------------------------------------------------------------------------------------
@@ -175,8 +173,7 @@ def layer_factors(w_q, w_k):
     groups = w_q.unflatten(0, (len(w_k), -1)).mT  # (Hkv, H / Hkv, D, C)
     if groups.shape[1] > 1:
         # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
-        device = "cpu" if w_q.device.type == "mps" else w_q.device  # the GPU of a Mac has no float64
-        w_q = groups.to(device).sum(1, dtype=torch.float64).mT  # (Hkv, C, D)
+        w_q = chance.in_float64(groups).sum(1).mT  # (Hkv, C, D)
     return side_by_side(w_q), side_by_side(w_k)
 
 
@@ -206,15 +203,14 @@ def score_row(w_q, w_k, gamma, head=None):
 # ---- a model -----------------------------------------------------------------------------------------------------
 
 
-class ScoredModel(namedtuple("ScoredModel", "table shown note")):
-    """
-    table: a DataFrame with a row for each layer, and with per_head for each head (tables.COLUMNS). shown: for pictures,
-    W_qk of the last layer in its largest dimensions, an array. note: how much was read, and what the user should know.
-    """
+class ScoredModel(NamedTuple):
+    """What score_model returns. Printed, it is a table of layers."""
+
+    table: Any  # a DataFrame: a row for each layer, and with per_head for each head (tables.COLUMNS)
+    factors: tuple  # W_q and W_k of the last layer, (C, Hkv D) each
+    note: str  # how much was read, and what of the model was not scored
 
     def __repr__(self):
-        from analyze.data.pretrained import tables  # here, because pandas takes a while
-
         return tables.layer_table(self.table)
 
 
@@ -230,8 +226,6 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
-    from analyze.data.pretrained import tables
-
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
@@ -253,19 +247,11 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             for h in range(len(w_q) if per_head else 0):
                 found.append(score_row(w_q[h], w_k[h * len(w_k) // len(w_q)], gamma, head=h))
             rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in found]
-        shown = largest_dimensions(*factors)  # of the last layer
     # What is the same in all rows. How much was read is told, but is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
                   layout=str(hand or ""), note=", ".join(notes))
-    return ScoredModel(tables.score_table(rows, common, SCORES), shown, ", ".join([*opened.notes, *notes]))
-
-
-def largest_dimensions(w_q, w_k, n=128):
-    """W_q and W_k (C, r) -> an array (n, n): W_qk of its n largest dimensions, for pictures."""
-    _, rows, columns, product = measure(w_q, w_k)
-    lengths = rows.square() + columns.square()  # (C,), of both: a mirror image stays one
-    longest = lengths.argsort(descending=True)[:n]
-    return wqk(product.w_q[longest], product.w_k[longest]).cpu().numpy()
+    told = ", ".join([*opened.notes, *notes])
+    return ScoredModel(tables.score_table(rows, common, SCORES), factors, told)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -273,25 +259,21 @@ def largest_dimensions(w_q, w_k, n=128):
 
 def read_command(argv):
     """What the words of a command line ask for."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=layout)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", action="extend", metavar="NAME",
-                      help="score these models: names of data/pretrained/models.csv, Hub ids, folders or files")
+    what.add_argument("--hf", nargs="+", action="extend", metavar="NAME", help="score these models: names, ids or paths")
     what.add_argument("--runs", nargs="+", action="extend", metavar="DIR",
                       help="compare runs of train.py: their folders, or a file that --csv has written")
-    parser.add_argument("--csv", metavar="FILE", help="add every score to FILE. A model that FILE has already is not "
-                        "scored again, even if it has changed. With --runs, write the comparison to FILE")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the scores: of several models against their sizes, of "
-                        "one model by layer, of runs over the steps of training")
+    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored again, "
+                        "even if it has changed. With --runs, write the comparison to FILE")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by size, by layer (of one model), or by step")
     models = parser.add_argument_group("models (--hf)")
     models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     models.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
-    models.add_argument("--gamma", type=float, default=GAMMA,
-                        help="a row or column counts from so many standard deviations above the mean (%(default)s)")
-    models.add_argument("--device", choices=["cuda", "cpu"], help="the device to compute on (a GPU, if there is one)")
-    hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer, "
-                                     "and {h} that of a head")
+    models.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")
+    models.add_argument("--device", choices=["cuda", "cpu"], help="where to compute (on a GPU, if there is one)")
+    hand = parser.add_argument_group("models of an unknown layout; in a PATTERN {i} is the layer, and {h} the head")
     hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
     hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
     hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
@@ -301,16 +283,18 @@ def read_command(argv):
     hand.add_argument("--layers", type=int, metavar="N", help="how many layers have attention, if not all have it")
     hand.add_argument("--transposed", action="store_true", help="the weights are (in, out), as in GPT-2's Conv1D")
     runs = parser.add_argument_group("runs of train.py (--runs)")
-    runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the random start)")
-    runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
-    runs.add_argument("--all", action="store_true", help="print more columns: pairs and speed-up")
-    runs.add_argument("--measure", metavar="NAME", help="compare arms by the loss, or by a score: symmetry, symmetry_0 "
-                      "(of a layer), heads, directionality, positions, positions_heads")
     runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
+    runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
+    runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the random start)")
+    runs.add_argument("--measure", metavar="NAME", help="compare by this: loss, symmetry, symmetry_0 (of a layer), ...")
+    runs.add_argument("--all", action="store_true", help="print more columns: pairs and speed-up")
+    runs.add_argument("--by_layer", action="store_true", help="print and draw each layer")
+    runs.add_argument("--step", type=int, metavar="N", help="compare at this step, and not at the end")
     args = parser.parse_args(argv)
     args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed", "layers")}
-    others = ("baseline", "arms", "all", "measure", "plan") if args.hf else ("per_head", "matrices", "gamma", *args.layout)
-    for word in others:
+    of_models = ["per_head", "matrices", "gamma", "device", *args.layout]
+    of_runs = ["plan", "arms", "baseline", "measure", "all", "by_layer", "step"]
+    for word in of_runs if args.hf else of_models:  # or it would be left out in silence
         if getattr(args, word) != parser.get_default(word):
             parser.error(f"--{word} goes with {'--runs' if args.hf else '--hf'}")
     for path in filter(None, (args.plot, args.matrices)):
@@ -321,48 +305,43 @@ def read_command(argv):
 
 def report_models(args):
     """Scores the models that --csv does not have yet, prints and draws all. Returns the exit status."""
-    from analyze.data.pretrained import tables
-
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
     known = tables.read_scores(args.csv, args.gamma, args.per_head, str(read_hand(**args.layout) or ""), SCORES)
-    found, scored = {}, []
-    status = 0
+    found, scored = {}, []  # {source: its table}, and what has matrices to draw
+    n_failed = 0
     for name in tqdm(args.hf, unit="model", leave=False, disable=None):
         try:
             source = tables.known_as(name)
             if source in found:  # under another name
                 continue
             table = known[known["source"] == source].assign(model=printable(name))
-            is_known = len(table) > 0
-            if args.matrices or not is_known:  # W_qk itself is not in the CSV
+            note = f"is already in {args.csv}: delete its rows to score it again"
+            if table.empty or args.matrices:  # W_qk itself is not in the CSV
                 model = score_model(name, args.gamma, args.per_head, device, **args.layout)
-                tqdm.write(printable(f"{name}: {model.note}"), file=sys.stderr)
+                if args.csv and table.empty:  # at once, so that nothing is lost if this is stopped
+                    tables.add_scores(args.csv, model.table)
                 scored.append(model)
-                table = model.table
-            else:
-                tqdm.write(f"{name} is already in {args.csv}: delete its rows to score it again", file=sys.stderr)
-            if args.csv and not is_known:  # at once, so that nothing is lost if this is stopped
-                tables.add_scores(args.csv, table)
+                table, _, note = model
             found[source] = table
+            tqdm.write(printable(f"{name}: {note}"), file=sys.stderr)
         except CheckpointError as e:  # it is named, and the others go on
             tqdm.write(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
-            status = 1
+            n_failed += 1
     if found:
         tables.show_scores(list(found.values()), args)
     if found and (args.plot or args.matrices):
         from analyze.data.pretrained import pictures  # here, because matplotlib takes a while
 
         pictures.draw(list(found.values()), scored, args)
-    return status
+    return 1 if n_failed else 0
 
 
 def keep_memory():
-    """Lets the C library keep memory that this program frees, for later. It knows how on Linux alone."""
-    # Otherwise large tensors go back to the system, which empties every page before it gives it again. On a CPU this
-    # took a fifth of a step of train.py or more, and a tenth of the time to score. The program needs up to a third more
-    # memory then, because what is kept has holes (tests/bench.txt).
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another system
+    """Lets the C library keep memory that this program frees, for later, where it can."""
+    # Otherwise large tensors go back to the system, which empties every page before it gives it again: a fifth of a step
+    # of train.py, and a tenth of the time to score. The program needs up to a third more memory (tests/bench.txt).
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # on Linux alone
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no large tensor has memory of its own, which would go back with it
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: free memory at the end of all does not go back either

@@ -49,9 +49,14 @@ def multiply(w_q, w_k):
     return Product(w_q, w_k, w_q @ w_k.mT, None, None, None)
 
 
+def in_float64(w):
+    """Returns w in float64. A Mac's GPU, which has no float64, gives it to the CPU."""
+    return w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)
+
+
 def near_one(w):
-    """Returns w in float64 with a largest entry of 1. On a Mac's GPU, which has no float64, it goes to the CPU."""
-    w = w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)
+    """Returns w in float64 with a largest entry of 1."""
+    w = in_float64(w)
     largest = w.abs().amax((-2, -1), keepdim=True)
     return w / torch.where(largest > 0, largest, 1.0)
 

@@ -11,7 +11,7 @@ from ..names import fixed
 from .tables import STACK, is_causal, whole_layers
 
 DRAWN = "symmetry", "directionality"
-LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
+DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix, where single entries are seen
 # What chance gives, in grey: to the symmetry a mean, and to the directionality a range.
 MEAN = "symmetry of random matrices in the same directions"
 RANGE = "95 % of directionalities by chance"
@@ -99,9 +99,17 @@ def plot_matrices(scored, path):
             draw_pair(panels, model)
 
 
+def largest_dimensions(w_q, w_k):
+    """W_q and W_k (C, r) -> W_qk of its DOTS largest dimensions, an array (DOTS, DOTS)."""
+    m = w_q.double() @ w_k.double().T  # (C, C)
+    lengths = m.square().sum(0) + m.square().sum(1)  # (C,), of both sides: a mirror image stays one
+    longest = lengths.argsort(descending=True)[:DOTS]
+    return m[longest][:, longest].cpu().numpy()
+
+
 def draw_pair(axes, model):
     """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
-    m = model.shown
+    m = largest_dimensions(*model.factors)
     layers = whole_layers(model.table)
     layer = layers.iloc[-1]
     causal = is_causal(layers.iloc[[-1]])
