@@ -18,9 +18,6 @@ HERE = Path(__file__).parent
 RUNS = HERE.parent / "results" / "csv" / "published"
 PICTURES = HERE.parent / "results" / "png"
 SCORES = ["symmetry", "directionality"]
-# What was scored, if it is not W_qk: the column `matrix` of models.csv and of printed_tables.csv.
-MATRICES = dict(wqk="", tiled_kv="queries with the wrong keys", head_space="W_q^T W_k instead of W_q W_k^T",
-                cross_attention="attention to another stack", random_init="an untrained model")
 FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
            "S2": "Encoder-decoders of language (Figure S2)"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
@@ -31,17 +28,11 @@ CORPORA = dict(jigsaw="Jigsaw", red_pajama="RedPajama", wikipedia="Wikipedia")
 # ---- scores of models --------------------------------------------------------------------------------------------
 
 
-def printed_tables(rows):
-    """Returns Tables S2 and S3, left halves and then right ones, what each row is, and how many are of W_qk."""
-    cells = pandas.DataFrame({"row": rows["row"], "printed as": rows["printed_as"]})
-    for score in SCORES:
-        cells[score] = rows[score].replace("", "-")  # Table S3 lacks two rows
-    repeats = rows["repeats"].where(rows["repeats"] == "", "row " + rows["repeats"] + " again")
-    remarks = zip(rows["matrix"].map(MATRICES), rows["remark"], repeats)
-    cells["what it is"] = ["; ".join(filter(None, remark)) for remark in remarks]
-    cells["what it is"] = cells["what it is"].str.ljust(cells["what it is"].str.len().max())  # text begins at the left
+def audit(rows):
+    """Returns the rows of Tables S2 and S3, left halves and then right ones, and how many are of W_qk."""
     n_wqk = (rows["matrix"] == "wqk").sum()
-    return (f"Tables S2 and S3 of the paper, medians over layers:\n{cells.to_string(index=False)}\n"
+    columns = ["row", "printed_as", *SCORES, "matrix", "repeats", "remark"]
+    return (f"Tables S2 and S3 of the paper, medians over layers:\n{rows[columns].to_string(index=False)}\n"
             f"Of {len(rows)} rows {n_wqk} are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
 
 
@@ -139,7 +130,7 @@ def main(folder=PICTURES):
     for score in SCORES:
         for column in score, f"{score}_q1", f"{score}_q3":
             models[column] = models[column].astype(float)
-    print(printed_tables(pandas.read_csv(HERE / "printed_tables.csv", dtype=str, keep_default_na=False)))
+    print(audit(pandas.read_csv(HERE / "printed_tables.csv", dtype=str, keep_default_na=False)))
     print(separation(models))
     curves = pandas.read_csv(RUNS / "loss_curves.csv")  # training losses [nats/token], a column for each run
     curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
