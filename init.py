@@ -14,13 +14,12 @@ Rows are the query side, columns the key side. Heads are blocks of D rows of q.w
 The symmetric start changes two things at once: W_qk becomes symmetric, and a token attends to tokens that are like it.
 The second follows from the trace of W_qk. The logit of a token x with itself is x W_qk x^T, and for random x its mean
 is proportional to the trace. A symmetric matrix can have a trace above 0, below 0, or of 0. So there is a start for
-each combination of symmetry and trace (Z and A are random matrices, and N is a skew one):
+each combination of symmetry and trace (A is a random matrix, and N a skew one):
 
     init         W_k of a head                 symmetry of a head   trace   a token attends to
     random       independent of W_q            about 0              0       all tokens alike
     symmetric    W_q                           +1                   +       what is like it
     tilted       W_q (I + N)^T                  0                   +       what is like it, as in symmetric
-    mimetic      W_q W_k^T near 0.7 (Z + I)    0.5 to 0.75          +       what is like it
     indefinite   W_q (A + A^T)                 +1                   0       all tokens alike
     negative     -W_q                          +1                   -       what is unlike it
     skew         W_q (A - A^T)^T               -1                   0       all tokens alike
@@ -34,7 +33,15 @@ import torch
 from model import BERT_STD  # the standard deviation of the random start
 
 # A start is a function. It takes the random W_q and W_k of a layer, w_q and w_k (H, C, D), and returns new ones.
-# The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrices Z and A are drawn from `generator`.
+# The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrix A is drawn from `generator`. A start of your own is
+# one more such function: --init and its tests find it by the line @start.
+STARTS = {}
+
+
+def start(function):
+    """Makes a function a start, whose name --init takes."""
+    STARTS[function.__name__] = function
+    return function
 
 
 def normal_matrices(w_q, generator):
@@ -53,11 +60,13 @@ def head_norms(m):
     return m.norm(dim=(1, 2), keepdim=True)
 
 
+@start
 def random(w_q, w_k, generator):
     """BERT's start: the random matrices of model.py as they are."""
     return w_q, w_k
 
 
+@start
 def symmetric(w_q, w_k, generator):
     """W_qk = W_q W_q^T is symmetric, and x W_qk x^T = |x W_q|^2 is never negative."""
     # After LayerNorm, the logit of a token with itself is about C std^2 sqrt(D). With another token it is random, with
@@ -65,6 +74,7 @@ def symmetric(w_q, w_k, generator):
     return w_q, w_q
 
 
+@start
 def tilted(w_q, w_k, generator):
     """
     W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T is the symmetric start plus a skew part of the same norm.
@@ -82,23 +92,7 @@ def tilted(w_q, w_k, generator):
     return w_q, w_q + w_q @ n.mT  # W_k = W_q (I + N)^T
 
 
-def mimetic(w_q, w_k, generator):
-    """
-    W_qk is the best approximation of rank D to 0.7 Z + 0.7 I, Z ~ N(0, 1/C) (Trockman and Kolter 2023, Section 3).
-
-    Then W_q and W_k are scaled to the norm that W_q has in the random start. Without this they would be larger.
-    """
-    H, C, D = w_q.shape
-    z = torch.randn(H, C, C, generator=generator).to(w_q) / C**0.5
-    wanted = 0.7 * z + 0.7 * torch.eye(C).to(w_q)  # (H, C, C)
-    # W_q W_k^T has rank D only, so it cannot be this matrix. The D largest singular values give the nearest one.
-    u, s, vt = torch.linalg.svd(wanted)  # (H, C, C), (H, C), (H, C, C)
-    root = s[:, None, :D].sqrt()  # (H, 1, D), for W_q and W_k each
-    new_q = u[:, :, :D] * root  # (H, C, D)
-    new_k = vt.mT[:, :, :D] * root  # (H, C, D)
-    return with_norm_of(w_q, new_q), with_norm_of(w_q, new_k)
-
-
+@start
 def indefinite(w_q, w_k, generator):
     """W_qk = W_q (A + A^T) W_q^T is symmetric, and has as many negative eigenvalues as positive ones."""
     a = normal_matrices(w_q, generator)  # (H, D, D)
@@ -106,11 +100,13 @@ def indefinite(w_q, w_k, generator):
     return w_q, with_norm_of(w_q, w_k)
 
 
+@start
 def negative(w_q, w_k, generator):
     """W_qk = -W_q W_q^T is symmetric, but a token avoids tokens that are like it."""
     return w_q, -w_q  # if symmetry alone helped, this would help too
 
 
+@start
 def skew(w_q, w_k, generator):
     """
     W_qk = W_q (A - A^T) W_q^T, so W_qk^T = -W_qk.
@@ -121,9 +117,6 @@ def skew(w_q, w_k, generator):
     a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a - a.mT).mT  # (H, C, D)
     return w_q, with_norm_of(w_q, w_k)
-
-
-STARTS = {start.__name__: start for start in (random, symmetric, tilted, mimetic, indefinite, negative, skew)}
 
 
 @torch.no_grad()

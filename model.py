@@ -106,12 +106,12 @@ class SelfAttention(nn.Module):
         v = self.split_heads(self.v(x))  # (B, H, T, D)
         key_at = torch.arange(x.shape[1], device=x.device)[None]  # (1, T), the position of every key
         query_at = key_at if predict_at is None else predict_at  # (1 or B, Q)
-        if self.rotary:
-            q = rotate(q, query_at)
-            k = rotate(k, key_at)
         if self.qk_norm:  # |q| = |k| = sqrt(D), so a logit is sqrt(D) cos(q, k)
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
+        if self.rotary:  # after the norm, as in Qwen3: a gain of a norm would undo that only distances count
+            q = rotate(q, query_at)
+            k = rotate(k, key_at)
         mask = None
         if self.causal and (predict_at is not None or p is not None):  # is_causal below needs all queries, and no mask
             mask = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (B or 1, 1, Q, T); True: q sees this key

@@ -3,227 +3,108 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
 
     python train.py                                        # config/tiny.py: an encoder on a CPU, minutes
     python train.py config/tiny_decoder.py --seed=2        # any key of --help can follow the file
-    python train.py config/tiny.py --init_from=resume      # go on, exactly, from out/tiny/ckpt.pt
+    python train.py config/tiny.py --init_from=resume      # go on from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
-Read `loop` first, then `Trainer.train_step`, which is one step, and `train` at the end. data/results/runs.py describes
-the files in out_dir, and config/processes.py says how to train on several nodes. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and
-SIGUSR2 save a checkpoint before the run ends, with the exit status 128 + the number of the signal (with torchrun 1).
+A training is `loop`: with every batch the model predicts tokens, and `Trainer.train_step` moves the weights against the
+gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down. Below are the model
+and its optimizer, and at the end a run from its first line to its last.
+
+data/results/runs.py describes the files in out_dir. A run that is stopped goes on from its last evaluation, bit for bit
+on a CPU, and on a GPU with --deterministic=True. config/processes.py says how to train on several nodes.
 """
 
 import contextlib
 import math
-import signal
+import re
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))  # `python -P` and `python -I` leave this folder out
     from config import command_line
 
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # except in `loop`, Ctrl-C ends the program at once
     CONFIG = command_line(sys.argv[1:])  # before torch is imported, which takes seconds
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError, last_line
-from config.processes import find_place, leave_processes, noted_signals, one_line
+from config import ConfigError
+from config.processes import PEAKS, device_name, find_place, leave_processes
 from data.atomic import locked
-from data.batches import Loader, open_corpus, split_batch, torch_seed
+from data.batches import Loader, count_targets, open_corpus, split_batch, torch_seed
 from data.results import runs
 from data.tokens import DataError
 from model import Transformer
 
-MISTAKES = ConfigError, DataError, runs.RunError, OSError  # what a user can mend ends in one line
-READ_EVERY = 10  # the most steps between two looks at the loss, because each look waits for the GPU
-READ_SECONDS = 5  # the most seconds: torchrun kills a run 30 seconds after it has told it to stop
-DRAW_EVERY = 10  # the fewest seconds between two pictures, because one costs as much as many small steps
+LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
 
 
-# ---- the model, its initialisation, the optimizer ------------------------------------------------------------------
+# ---- a training --------------------------------------------------------------------------------------------------
 
 
-def build_model(cfg, vocab_size):
-    """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
-    # Load weights here, by a key of their own. Change no modules here: exports and samples use those of model.py.
-    torch.manual_seed(cfg.seed)
-    model = Transformer(cfg.of_model(vocab_size))
-    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
-    return model
-
-
-def make_optimizers(cfg, model):
-    """Returns {"adamw": AdamW}, or {"muon": Muon, "adamw": AdamW}: Muon for the matrices of the blocks alone."""
-    # Weight decay is on matrices only. share: of the learning rate, because q, k and v may learn faster or slower.
-    qkv, blocks, matrices, vectors = [], [], [], []
-    for name, p in model.named_parameters():
-        if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
-            vectors.append(p)
-        elif ".attn" in name and ".proj." not in name:  # also those of untied positions, and of a fork
-            qkv.append(p)
-        elif name.startswith("blocks."):
-            blocks.append(p)
-        else:
-            matrices.append(p)
-    of_blocks = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),
-                 dict(params=blocks, weight_decay=cfg.weight_decay, share=1.0)]
-    others = [dict(params=matrices, weight_decay=cfg.weight_decay, share=1.0),
-              dict(params=vectors, weight_decay=0.0, share=1.0)]
-    # AdamW keeps running means of the gradient g and of its square:
-    #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
-    # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
-    # fused=True does all of this in one pass over the weights.
-    adamw = partial(torch.optim.AdamW, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
-    if cfg.optimizer == "adamw":
-        return dict(adamw=adamw(of_blocks + others))
-    # Muon (Jordan et al. 2024) moves a matrix by the nearest orthogonal one to its momentum, so that all directions
-    # learn alike. match_rms_adamw: its steps are as long as AdamW's, so that both have the same learning rate.
-    muon = torch.optim.Muon(of_blocks, lr=cfg.learning_rate, adjust_lr_fn="match_rms_adamw")
-    return dict(muon=muon, adamw=adamw(others))
-
-
-def learning_rate(cfg, step):
-    """Returns the rate of a step. It rises to cfg.learning_rate, and then falls so that it would be 0 at max_iters."""
-    warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a very short run is all warm-up
-    if step < warmup_iters:
-        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: a rate of 0 would waste an update
-    return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
-
-
-# ---- the loop ----------------------------------------------------------------------------------------------------
-
-
-def loop(trainer, signals):
-    """Trains until max_iters, or until a process gets a signal. Returns True if a signal ended it."""
+def loop(trainer):
+    """Trains until max_iters. Every row and every checkpoint is of a step that is done."""
     cfg = trainer.cfg
-    watch = Watch(trainer, signals)
     hidden = True if trainer.place.rank > 0 else None  # one bar for all processes; None: tqdm hides it in a log file
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
-        if trainer.rows == runs.HEADERS:  # nothing is written yet, and the start belongs to every curve
+        if not trainer.rows["log.csv"]:  # the start belongs to every curve
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
-        watch.start_clock()
+        began = time.perf_counter()
         for batch in trainer.loader.train_batches(trainer.step):
             trainer.train_step(batch)  # forward, backward, update; on a GPU this only queues the work
             bar.update()
             is_end = trainer.step == cfg.max_iters
             time_to_score = is_end or trainer.step % cfg.score_interval == 0
             time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
-            if not (time_to_score or time_to_evaluate or watch.is_time()):
+            if not (time_to_score or time_to_evaluate or trainer.step % LOOK_EVERY == 0):
                 continue
-            told_to_stop = watch.look()
+            trainer.read_losses()  # waits for the GPU, so that the clock measures finished steps
+            trainer.seconds += time.perf_counter() - began
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
             if time_to_score:
                 trainer.write_scores()
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
-            if time_to_evaluate or told_to_stop:
                 trainer.save()  # after the rows, which it holds
-            if told_to_stop and not is_end:
-                return True
-            watch.start_clock()
-    return False
-
-
-class Watch:
-    """Says when the loop should look at the losses, and whether the run was told to stop."""
-
-    def __init__(self, trainer, signals):
-        self.trainer = trainer
-        self.signals = signals  # a list of those that this process has received so far
-        self.next_look = trainer.step + 1
-
-    def start_clock(self):
-        """The clock of tokens_per_s stands still during evaluations and checkpoints."""
-        self.began = time.perf_counter()
-
-    def is_time(self):
-        """Returns whether to look now. Several processes stop together, so their signals wait for the next look."""
-        told_alone = self.trainer.place.world == 1 and len(self.signals) > 0
-        return self.trainer.step >= self.next_look or told_alone
-
-    def look(self):
-        """Reads the losses, and stops the clock. Returns whether any process has received a signal."""
-        trainer, place = self.trainer, self.trainer.place
-        n_steps = len(trainer.unread)  # those since the last look
-        trainer.read_losses()  # waits for the device, so that the clock measures finished steps
-        seconds = time.perf_counter() - self.began
-        trainer.seconds += seconds
-        mine = torch.tensor([float(len(self.signals) > 0), seconds / n_steps], device=place.device)
-        share_told, per_step = place.mean(mine).tolist()  # the same in all processes
-        self.next_look = trainer.step + max(1, min(READ_EVERY, int(READ_SECONDS / per_step)))
-        return share_told > 0
-
-
-# ---- what a step does --------------------------------------------------------------------------------------------
-
-
-def stacked_qk(model, q="q", k="k"):
-    """Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T."""
-    # In their places W_ov = W_v W_o has W_v = v.weight.T, and the transpose of W_o, which is proj.weight as it is.
-    w_q = torch.stack([getattr(block.attn, q).weight for block in model.blocks]).mT
-    w_k = torch.stack([getattr(block.attn, k).weight for block in model.blocks]).mT
-    return w_q, w_k
-
-
-def require_known_matrices(model):
-    """Raises ConfigError if attention has a matrix that stacked_qk leaves out, as a fork's own may be."""
-    for name, p in model.named_parameters():
-        matrix = name.split(".", 2)[-1].removeprefix("attn.").removesuffix(".weight")  # such as q, or attn_2.q
-        if "attn" in name and p.ndim > 1 and matrix not in ("q", "k", "v", "proj", "pos_q", "pos_k"):
-            raise ConfigError(f"attention has a matrix {name}: add it to stacked_qk if it changes W_q or W_k, to "
-                              "init.apply_ if it starts as they do, and to the names in require_known_matrices")
-
-
-def constraint(cfg, model):
-    """
-    Returns a term of the loss that makes every W_qk = M more symmetric, or more skew. It is the mean over layers of
-    |M|^2 / |M_s|^2, Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148), with the symmetric part M_s and the skew part M_n.
-    """
-    w_q, w_k = stacked_qk(model)
-    m = w_q @ w_k.mT  # (L, C, C)
-    mirrored = m.mT if cfg.constraint == "symmetric" else -m.mT
-    wanted = (m + mirrored) / 2  # (L, C, C), M_s or M_n
-    ratios = m.square().sum((1, 2)) / wanted.square().sum((1, 2))  # (L,)
-    return ratios.mean()
+            began = time.perf_counter()  # the clock stands still during evaluations and checkpoints
 
 
 class Trainer:
-    """The state of a run: the model, its optimizer, the step, and the losses since the last row of log.csv."""
+    """The state of a run: the model, its optimizer, the step, and the rows that it has written so far."""
 
-    SAVED = "step", "scored", "losses", "seconds", "rows"  # ckpt.pt holds these as they are
+    SAVED = "step", "scored", "symmetries", "losses", "seconds", "rows", "lengths"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
         self.cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
+        self.about = runs.describe(self.cfg, corpus.meta)  # what the run is: its configuration and its corpus
         self.loader = Loader(self.cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
-        require_known_matrices(self.model)
+        require_known_parameters(self.model)
         self.n_heads = [block.attn.n_head for block in self.model.blocks]  # of each layer, for scores and analyze.py
-        self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
-        self.optimizers = make_optimizers(cfg, self.model)
+        self.optimizer = make_optimizer(cfg, self.model)
         # The smallest number of float16 is 6e-8. So that small gradients do not become 0, the scaler multiplies the
         # loss by a factor, and divides the gradients by it before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
+        self.stateful = dict(model=self.model, optimizer=self.optimizer, scaler=self.scaler)  # for ckpt.pt
         self.step = 0  # the number of batches so far: of each an update, except where float16 skips it
-        self.stateful = dict(model=self.model, scaler=self.scaler) | self.optimizers  # ckpt.pt holds their state_dict()
-        self.scored = {}  # {matrix: its W_q and W_k} when scores.csv was last written
         self.unread = []  # the losses of the last steps, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
         self.seconds = 0.0  # the time that these steps took
-        self.rows = dict(runs.HEADERS)  # what this run has written into log.csv and scores.csv
-        self.drawn_at = time.monotonic()  # when the last picture was drawn, or the run began
+        self.rows = {"log.csv": "", "scores.csv": ""}  # the texts of these files
+        self.scored = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
+        self.symmetries = []  # of each layer then
+        self.lengths = [cfg.max_iters]  # a run that was made longer is not one that had this length from the start
 
     def train_step(self, batch):
         """
@@ -246,13 +127,11 @@ class Trainer:
             if cfg.constraint != "none":
                 loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
             self.scaler.scale(loss / n).backward()  # backward() sums over micro-batches, and we want the mean
-        for optimizer in self.optimizers.values():
-            self.scaler.unscale_(optimizer)  # now p.grad is the gradient of the loss itself
+        self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all gradients together
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = group["share"] * learning_rate(cfg, self.step)
-            self.scaler.step(optimizer)  # if float16 has overflowed, this skips the update ...
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["share"] * learning_rate(cfg, self.step)
+        self.scaler.step(self.optimizer)  # if float16 has overflowed, this skips the update ...
         self.scaler.update()  # ... and this halves the scale; after 2,000 good updates it doubles it
         self.model.zero_grad()  # frees the gradients: the next forward pass needs the memory
         self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
@@ -262,23 +141,6 @@ class Trainer:
         """Computes matrix products in cfg.dtype. Weights stay float32: 16 bits would round small updates away."""
         dtype = getattr(torch, self.cfg.dtype)
         return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
-
-    def read_losses(self):
-        """Copies the losses of the last steps to the host. Ends the run if training has diverged."""
-        losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits for the device
-        for loss in losses:
-            if not math.isfinite(loss):
-                self.fail(f"the loss is {loss}")
-        if self.scaler.get_scale() < 1:  # gradients are nan, or too large for float16
-            self.fail("float16 gradients overflow at every scale of the loss down to 1")
-        self.losses += losses
-        self.unread = []
-
-    def fail(self, what):
-        advice = f"lower learning_rate, or use another dtype. Your last good checkpoint is {self.out}/ckpt.pt"
-        if self.step == 0:
-            advice = "this is the start, so choose another init, qk_std or v_std"
-        raise FloatingPointError(f"step {self.step}: {what}; {advice}")
 
     @torch.no_grad()
     def evaluate(self):
@@ -291,30 +153,87 @@ class Trainer:
                     losses.append(self.model(*micro_batch))  # (), each a mean over the same number of tokens
         self.model.train()
         loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
-        if not math.isfinite(loss):  # before a row or a checkpoint of it is written
-            self.fail(f"the validation loss is {loss}")
+        self.require(math.isfinite(loss), f"the validation loss is {loss}")
         return loss
 
-    def begin(self):
-        """Loads out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
-        from data.results import checkpoints  # imported here, because no training step needs it
+    def read_losses(self):
+        """Copies the losses of the last steps to the host. Ends the run if training has diverged."""
+        losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits for the device
+        for loss in losses:
+            self.require(math.isfinite(loss), f"the loss is {loss}")
+        self.require(self.scaler.get_scale() >= 1, "float16 gradients overflow at every scale of the loss down to 1")
+        self.losses += losses
+        self.unread = []
 
-        cfg, say = self.cfg, self.place.say
-        with checkpoints.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
-            if state:
-                for name, x in self.stateful.items():
-                    x.load_state_dict(state[name])
-                for name in self.SAVED:
-                    setattr(self, name, state[name])
-        if state and state["config"]["max_iters"] < cfg.max_iters:
-            say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} steps")
-        elif not state and cfg.init_from == "resume":
-            say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if self.step == 0 and cfg.constraint != "none":
-            term = cfg.constraint_weight * constraint(cfg, self.model).item()
-            if not term < 1e6:  # nan or inf: W_qk of this start has no such part, and 1 / 0 is inf
-                raise ConfigError(f"constraint = {cfg.constraint!r} adds {term:.3g} to the loss at the start: choose "
-                                  f"another constraint than at init = {cfg.init!r}, or a lower constraint_weight")
+    def require(self, condition, what):
+        """Ends the run before a row or a checkpoint of it is written, unless the condition is true."""
+        if not condition:
+            raise FloatingPointError(f"step {self.step}: {what}: choose a lower learning_rate, another start (init, "
+                                     f"qk_std, constraint) or dtype. {self.out}/ckpt.pt is your last good checkpoint")
+
+    def write_log(self, val_loss):
+        """Adds a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
+        n = len(self.losses)
+        tokens_per_step = self.cfg.batch_size * self.cfg.block_size
+        row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=val_loss)
+        share = None  # of the operations that the card can do
+        if n > 0:
+            tokens_per_s = n * tokens_per_step / self.seconds
+            rate = learning_rate(self.cfg, self.step - 1)
+            row = row._replace(train_loss=sum(self.losses) / n, learning_rate=rate, tokens_per_s=tokens_per_s)
+            peak = PEAKS.get(device_name(self.place.device))  # operations a second, if the card is known
+            if peak:
+                per_token = operations_per_token(self.cfg, self.corpus.meta["vocab_size"])
+                share = tokens_per_s * per_token / (peak * self.place.world)
+        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row._asdict()])
+        self.place.say(runs.log_line(row, self.cfg.max_iters, self.symmetries, share))
+        self.losses, self.seconds = [], 0.0  # a new row begins
+
+    @torch.no_grad()
+    def write_scores(self):
+        """Adds a row for every layer and head to scores.csv."""
+        if self.place.rank > 0:  # only one process writes files
+            return
+        matrices = dict(wqk=stacked_qk(self.model))  # copies, which the next steps do not change
+        if self.cfg.positions == "untied":
+            matrices["positions"] = stacked_qk(self.model, "pos_q", "pos_k")
+        for matrix, factors in matrices.items():
+            rows = runs.score_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix), analyze.scores)
+            self.rows["scores.csv"] = runs.add_rows(self.rows["scores.csv"], rows)
+            if matrix == "wqk":
+                self.symmetries = [row["symmetry"] for row in rows if row["head"] == ""]
+        self.scored = matrices
+
+    def save(self):
+        """Writes ckpt.pt to resume from, and the rows so far."""
+        self.require(all(p.isfinite().all() for p in self.model.parameters()), "weights are no longer finite")
+        if self.place.rank == 0:
+            state = {name: x.state_dict() for name, x in self.stateful.items()}
+            state |= {name: getattr(self, name) for name in self.SAVED} | dict(n_heads=self.n_heads)
+            runs.save_checkpoint(self.out, self.about | state)
+
+    def begin(self):
+        """Loads out_dir/ckpt.pt if this run resumes, and writes the files that say what the run is."""
+        cfg, place = self.cfg, self.place
+        state = runs.checkpoint_to_resume(self.out, self.about, place.device)
+        if state:
+            for name, x in self.stateful.items():
+                x.load_state_dict(state[name])
+            for name in self.SAVED:
+                setattr(self, name, state[name])
+        if self.lengths[-1] != cfg.max_iters:
+            place.say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} steps")
+            self.lengths = [*self.lengths, cfg.max_iters] if self.step > 0 else [cfg.max_iters]
+        place.require_same(runs.identity(self.about) | dict(step=self.step))
+        n_params = sum(p.numel() for p in self.model.parameters())
+        if place.rank == 0:
+            runs.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
+            if self.step < cfg.max_iters:  # or its last steps come from an earlier start
+                runs.write_start(self.out, self.about, n_params, self.lengths, place.device)
+        place.say(f"{self.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, "
+                  f"{n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype})")
+        place.say(f"from step {self.step:,} to {cfg.max_iters:,} with batches of {cfg.batch_size} sequences of "
+                  f"{cfg.block_size} tokens; {len(self.corpus.train):,} tokens ({self.corpus.meta['tokenizer']})")
 
     def prepare_net(self):
         """Prepares the network for several processes, and compiles it."""
@@ -325,127 +244,139 @@ class Trainer:
         if self.cfg.compile == "off" or (self.cfg.compile == "auto" and self.place.device.type != "cuda"):
             return
         self.place.say("compiling, about a minute")
-        # The model inside of DDP, which then sends gradients while others are computed. dynamic=False: shapes never
-        # change, as every row has K masked tokens.
+        # The model inside of DDP. dynamic=False: shapes never change, as every row has K masked tokens.
         self.model.compile(dynamic=False)
         if self.place.world > 1:  # this is no training step: there is nothing to send
             self.net.require_backward_grad_sync = False
         _, micro_batch = self.loader.micro_batches(self.loader.batch("train", 0))[0]
-        try:
-            with self.autocast():
-                self.net(*micro_batch).backward()  # torch compiles a model when it is first used
-        except (RuntimeError, OSError) as e:  # there is no compiler, or it fails
-            self.place.say(f"torch.compile does not work here, so this run is not compiled: {one_line(e)}")
-            torch.compiler.set_stance("force_eager")  # from now on it runs as if not compiled
+        with self.autocast():
+            self.net(*micro_batch).backward()  # torch compiles a model when it is first used
         self.model.zero_grad()
 
-    def write_log(self, val_loss):
-        """Appends a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
-        n = len(self.losses)
-        tokens_per_step = self.cfg.batch_size * self.cfg.block_size
-        row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=val_loss)
-        if n > 0:
-            row = row._replace(
-                train_loss=sum(self.losses) / n,
-                learning_rate=learning_rate(self.cfg, self.step - 1),
-                tokens_per_s=n * tokens_per_step / self.seconds,
-            )
-        if self.place.rank == 0:  # losses are means over processes: all have the same row
-            self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
-        told = [f"{name} {text}" for name, text in runs.cells(row).items() if text != ""]
-        self.place.say(", ".join(told))
-        self.losses = []  # a new row begins
-        self.seconds = 0.0
 
-    @torch.no_grad()
-    def write_scores(self):
-        """Appends a row for every layer and head to scores.csv."""
-        if self.place.rank == 0:
-            now = dict(wqk=stacked_qk(self.model))  # copies, which the next steps do not change
-            if self.cfg.positions == "untied":
-                now |= dict(positions=stacked_qk(self.model, "pos_q", "pos_k"))
-            for matrix, factors in now.items():
-                rows = analyze.run_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix))
-                self.rows["scores.csv"] += runs.append(self.out / "scores.csv", rows)
-            self.scored = now
+# ---- the model, its optimizer, its W_q and W_k -------------------------------------------------------------------
 
-    def save(self):
-        """Writes the model as a Hugging Face BERT, ckpt.pt to resume from, and now and then run.png."""
-        if not all(p.isfinite().all() for p in self.model.parameters()):  # the next loss would show it
-            self.fail("weights are no longer finite")
-        if self.place.rank == 0:
-            from data import export
 
-            why_not = export.save_folder(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
-            if why_not and self.step == 0:
-                self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {why_not}")
-            state = {name: x.state_dict() for name, x in self.stateful.items()}
-            state |= {name: getattr(self, name) for name in self.SAVED} | dict(n_heads=self.n_heads)
-            runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
-            if time.monotonic() - self.drawn_at > DRAW_EVERY:
-                self.draw()
+def build_model(cfg, vocab_size):
+    """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
+    # Load weights here, by a key of their own. Change no modules here: exports and samples use those of model.py.
+    torch.manual_seed(cfg.seed)
+    model = Transformer(cfg.of_model(vocab_size))
+    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
+    return model
 
-    def draw(self):
-        """Draws run.png. Returns a table of the scores, and where the picture is."""
-        from data.results import ends
 
-        self.drawn_at = time.monotonic()
-        return ends.draw(self.out, analyze.GAMMA)
+def make_optimizer(cfg, model):
+    """Returns AdamW with a group of parameters for q, k and v, one for the other matrices, and one for vectors."""
+    qkv, matrices, vectors = [], [], []
+    for name, p in model.named_parameters():
+        if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
+            vectors.append(p)
+        elif ".attn" in name and ".proj." not in name:  # also those of untied positions, and of a fork
+            qkv.append(p)
+        else:
+            matrices.append(p)
+    # share: of the learning rate, because q, k and v may learn faster or slower.
+    groups = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),
+              dict(params=matrices, weight_decay=cfg.weight_decay, share=1.0),
+              dict(params=vectors, weight_decay=0.0, share=1.0)]
+    # AdamW keeps running means of the gradient g and of its square:
+    #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
+    # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
+    # fused=True does all of this in one pass over the weights.
+    return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
+
+
+def learning_rate(cfg, step):
+    """Returns the rate of a step. It rises to cfg.learning_rate, and then falls so that it would be 0 at max_iters."""
+    warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a very short run is all warm-up
+    if step < warmup_iters:
+        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: a rate of 0 would waste an update
+    return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
+
+
+def operations_per_token(cfg, vocab_size):
+    """Returns the operations of matrix products that a token costs, forward and backward."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:  # shapes alone: nothing is computed
+        idx = torch.zeros(1, cfg.block_size, dtype=torch.long)  # (1, T)
+        predict_at = None if cfg.predicts_next else idx[:, : count_targets(cfg)]  # (1, K)
+        targets = idx if cfg.predicts_next else predict_at
+        Transformer(cfg.of_model(vocab_size))(idx, targets, predict_at).backward()
+    return counter.get_total_flops() / cfg.block_size
+
+
+def stacked_qk(model, q="q", k="k"):
+    """Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T."""
+    # In their places W_ov = W_v W_o has W_v = v.weight.T, and the transpose of W_o, which is proj.weight as it is.
+    w_q = torch.stack([getattr(block.attn, q).weight for block in model.blocks]).mT
+    w_k = torch.stack([getattr(block.attn, k).weight for block in model.blocks]).mT
+    return w_q, w_k
+
+
+def require_known_parameters(model):
+    """Raises ConfigError if attention has a parameter that stacked_qk leaves out, as a fork's own may be."""
+    for name, _ in model.named_parameters():
+        if "attn" in name and not re.search(r"\.attn\.(q|k|v|proj|pos_q|pos_k)\.(weight|bias)$", name):
+            raise ConfigError(f"attention has a parameter {name}: add it to stacked_qk if it changes W_q or W_k, to "
+                              "init.apply_ if it starts as they do, and to require_known_parameters")
+
+
+def constraint(cfg, model):
+    """
+    Returns a term of the loss that makes every W_qk = M more symmetric, or more skew. It is the mean over layers of
+    |M|^2 / |M_s|^2, Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148), with the symmetric part M_s and the skew part M_n.
+    """
+    w_q, w_k = stacked_qk(model)
+    m = w_q @ w_k.mT  # (L, C, C)
+    mirrored = m.mT if cfg.constraint == "symmetric" else -m.mT
+    wanted = (m + mirrored) / 2  # (L, C, C), M_s or M_n
+    ratios = m.square().sum((1, 2)) / wanted.square().sum((1, 2))  # (L,)
+    return ratios.mean()
 
 
 # ---- a run -------------------------------------------------------------------------------------------------------
 
 
-def train(cfg, place):
-    """Does a run, from its corpus to its last line. Exits with 128 + the signal if it was told to stop."""
-    from data.results import checkpoints, ends
+def train(place, cfg):
+    """Does a run, from its corpus to its last line."""
+    if place.rank == 0 and not Path(cfg.data_dir, "meta.json").exists():
+        from data.sympy import prepare
 
-    # A block of `together` ends when all processes have done it, so that a mistake in one of them ends all.
-    with contextlib.ExitStack() as whole_run:
-        with place.together(MISTAKES):
-            if place.rank == 0 and not Path(cfg.data_dir, "meta.json").exists():  # the others wait for the files
-                from data.sympy import prepare
-
-                prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing
-        with place.together(MISTAKES):
-            trainer = Trainer(cfg, place, open_corpus(cfg))
-            trainer.begin()
-            if place.rank == 0:  # two runs in one folder would overwrite each other
-                whole_run.enter_context(locked(cfg.out_dir))
-        with place.together(MISTAKES):
-            mine = checkpoints.identity(runs.describe(trainer.cfg, trainer.corpus.meta))
-            place.require_same(mine | dict(step=trainer.step))
-            if place.rank == 0:  # only one process writes files
-                ends.write_start(trainer)
-        ends.describe_start(trainer)
-        analyze.keep_memory()
+        prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing
+    place.wait()  # for the files
+    trainer = Trainer(cfg, place, open_corpus(cfg))
+    # Two runs in one folder would mix their rows. Of the processes of a run only the first one writes files.
+    with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext():
+        trainer.begin()
         if trainer.step < cfg.max_iters:
             trainer.prepare_net()
-        with noted_signals() as signals:
-            interrupted = loop(trainer, signals)
-        if interrupted:
-            place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
-            sys.exit(128 + max(signals, default=signal.SIGTERM))  # no signals: another process got one
-        ends.finish(trainer)
+        loop(trainer)
+        if place.rank == 0:
+            finish(trainer)
+
+
+def finish(trainer):
+    """Draws run.png, and prints a table of the scores and three samples of text."""
+    from data import samples  # here: no training step needs these, and matplotlib takes a second
+    from data.results import curves, records
+
+    record = records.read_run(trainer.out)
+    curves.plot_run(record, trainer.out / "run.png")
+    trainer.place.say(f"{runs.table_of_ends(record)}; picture: {trainer.out}/run.png")
+    with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
+        trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
 
 
 def main(cfg):
-    """Does the run of a TrainConfig. What a user can mend ends in one line, with the exit status 1."""
+    """Does the run of a TrainConfig. A mistake of a user ends in one line, with the exit status 1."""
     try:
-        place, cfg = find_place(cfg)
-        train(cfg, place)
-    except (*MISTAKES, FloatingPointError) as e:
-        sys.exit(last_line(e))
-    except RuntimeError as e:
-        if "out of memory" in str(e) or "can't allocate memory" in str(e):  # of a GPU, of a CPU
-            sys.exit(last_line(f"{one_line(e)}: lower micro_batch_size, or the sizes of the model"))
-        if torch.distributed.is_initialized():
-            print("train.py: if another process has ended before, it says why. --init_from=resume goes on from the "
-                  "last checkpoint. The error here:", file=sys.stderr)
-        raise
+        train(*find_place(cfg))
+    except (ConfigError, DataError, runs.RunError, FloatingPointError, OSError) as e:
+        sys.exit(f"train.py: {e}")
     finally:
         leave_processes()
 
 
 if __name__ == "__main__":
+    analyze.keep_memory()
     main(CONFIG)

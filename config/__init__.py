@@ -13,12 +13,14 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 import runpy
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class ConfigError(ValueError):
@@ -26,14 +28,14 @@ class ConfigError(ValueError):
 
 
 # What a value may be, in words and as a function.
-POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
+POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf  # nan is neither
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 BELOW_1 = "a share below 1", lambda x: 0 <= x < 1
 UP_TO_1 = "0 to 1", lambda x: 0 <= x <= 1
 PATH = "a path", lambda x: x.strip() != ""
 ANY = "anything", lambda x: True
-# Nothing is imported here that needs torch, so that --help and a mistake answer at once.
-STARTS = "random", "symmetric", "tilted", "mimetic", "indefinite", "negative", "skew"  # those of init.py
+# The names of the starts are read from init.py. To import it would import torch, and --help would take seconds.
+STARTS = tuple(re.findall(r"^@start\ndef (\w+)", (ROOT / "init.py").read_text(), re.MULTILINE))
 STDS = "init_std", "linear"  # the words of init.find_std
 
 
@@ -77,7 +79,6 @@ class TrainConfig:
     warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "learning rate of the weights of q, k and v, as a share of learning_rate")
-    optimizer: str = key("adamw", "muon: for the matrices of blocks, and AdamW for the rest", words=("adamw", "muon"))
     weight_decay: float = key(0.01, "of matrices only", ("0 to 10", lambda x: 0 <= x <= 10))
     beta2: float = key(0.999, "AdamW's", BELOW_1)
     grad_clip: float = key(1.0, "largest norm of the gradient")
@@ -91,14 +92,14 @@ class TrainConfig:
     dtype: str = key("float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are "
                      "float32", words=("auto", "float32", "bfloat16", "float16"))
     compile: str = key("auto", "torch.compile; auto: on a GPU", words=("auto", "on", "off"))
-    keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt", FROM_ZERO)
+    deterministic: bool = key(False, "on a GPU, the same run twice is the same bit for bit, and slower", ANY)
 
     def __post_init__(self):
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
-        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
-            raise ConfigError(f"positions = 'rotary' turns pairs of columns, and n_embd / n_head = "
-                              f"{self.n_embd // self.n_head} is odd")
+        head_size = self.n_embd // self.n_head
+        if self.positions == "rotary" and head_size % 2:
+            raise ConfigError(f"positions = 'rotary' turns pairs of columns, and n_embd / n_head = {head_size} is odd")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if (self.constraint == "none") != (self.constraint_weight == 0):
@@ -113,9 +114,7 @@ class TrainConfig:
     @property
     def predicts_next(self):
         """True if the model predicts the next token at every position, and False if it predicts masked tokens."""
-        if self.objective == "auto":
-            return self.causal
-        return self.objective == "next"
+        return self.causal if self.objective == "auto" else self.objective == "next"
 
     def of_model(self, vocab_size):
         """Returns the ModelConfig of this run."""
@@ -127,38 +126,22 @@ class TrainConfig:
 
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 # These keys say where and how a run runs, and not what it computes.
-HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
-TINY = Path(__file__).parent / "tiny.py"  # without a file on the command line
+HOW = {"out_dir", "init_from", "device", "threads", "compile", "micro_batch_size", "deterministic"}
 
 
 def command_line(argv):
     """Returns the TrainConfig of `python train.py ...`. --help, or a mistake, ends the program."""
     if all(word.startswith("-") for word in argv):  # no file
-        argv = [str(TINY), *argv]
+        argv = [str(ROOT / "config/tiny.py"), *argv]
     words = [word for word in argv if word not in ("-h", "--help")]
     try:
         cfg = load(words)
     except ConfigError as e:
-        sys.exit(last_line(e))
+        sys.exit(f"train.py: {e}")
     if len(words) < len(argv):
         print_help(cfg)
         sys.exit(0)
     return cfg
-
-
-def prepare_streams():
-    """Lets text go nowhere if stdout or stderr is closed, and prints ? for what the terminal has no character for."""
-    sys.stdout = sys.stdout or open(os.devnull, "w")
-    sys.stderr = sys.stderr or open(os.devnull, "w")
-    if hasattr(sys.stdout, "reconfigure"):  # that of a notebook is no terminal
-        sys.stdout.reconfigure(errors="replace")
-
-
-def last_line(reason):
-    """Returns the line in which a run ends that cannot go on."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return f"train.py: torchrun says below only that this process has ended. The reason is: {reason}"
-    return f"train.py: {reason}"
 
 
 def load(argv):
@@ -195,10 +178,7 @@ def run_file(path):
     """Runs a config file, and returns its variables: {name: value}."""
     if not os.path.exists(path):
         raise ConfigError(f"there is no file {path}")
-    try:
-        return runpy.run_path(path)
-    except Exception as e:  # it is the user's code, which may raise whatever it likes
-        raise ConfigError(f"{path} cannot be read as plain key = value Python: {type(e).__name__} {e}")
+    return runpy.run_path(path)
 
 
 def checked(name, value):
@@ -230,8 +210,6 @@ def describe(field):
 
 def print_help(cfg):
     """Prints all keys, with the values that they have in cfg."""
-    if hasattr(signal, "SIGPIPE"):  # not on Windows
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # if nobody reads on, as after `| head`, end without a traceback
     lines = ["python train.py [config/NAME.py] [--key=value ...]\n",
              "Without a file it is config/tiny.py. This command without --help would use these values:\n"]
     for name, field in KEYS.items():

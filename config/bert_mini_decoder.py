@@ -2,3 +2,4 @@
 from config.bert_mini import *
 
 causal = True
+micro_batch_size = 64  # it has logits for every token, which are 6.6 GB in float32

@@ -4,7 +4,6 @@ waits for its core.
 """
 
 import os
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +12,6 @@ import pytest
 from tests.hub import hub  # noqa: F401, a fixture
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
-
-# A process that ignores a signal, as under nohup, has children that ignore it too; tests send these to children.
-for signum, usual in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler):
-    if signal.getsignal(signum) == signal.SIG_IGN:
-        signal.signal(signum, usual)
 
 
 def pytest_configure(config):

@@ -1,12 +1,13 @@
 """
 Runs of train.py for the tests, in this process, or in one of its own:
 
-    life = begin(argv(cfg), output, partial(signal_at, "torch.save", 2))  # SIGKILL before the second checkpoint
+    life = begin(argv(cfg), output, partial(kill_at, "torch.save", 2))  # kill -9 before the second checkpoint
     status, said = end(life)
 
 A process imports torch once, is never used, and forks every life.
 """
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -34,16 +35,8 @@ SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_
 TRAIN_STEP = "train.Trainer.train_step"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
-DRAW = train.Trainer.draw
-
-
-def draw_nothing(trainer):
-    """A picture takes longer than all steps of these runs: its file is empty."""
-    Path(trainer.out, "run.png").touch()
-    return "no table"
-
-
-train.Trainer.draw = draw_nothing
+FINISH = train.finish
+train.finish = lambda trainer: Path(trainer.out, "run.png").touch()  # a picture takes longer than all of these steps
 
 
 def small_run(data_dir, out_dir):
@@ -88,6 +81,11 @@ def log(cfg):
     return pandas.read_csv(Path(cfg.out_dir, "log.csv"))
 
 
+def scores(cfg):
+    """scores.csv of a run, a DataFrame, in which the rows of whole layers have no head."""
+    return pandas.read_csv(Path(cfg.out_dir, "scores.csv"))
+
+
 def checkpoint(cfg):
     return torch.load(Path(cfg.out_dir, "ckpt.pt"), weights_only=True)
 
@@ -111,6 +109,16 @@ def at_call(name, n, act):
         return whole(*args, **kwargs)
 
     return mock.patch(name, called)
+
+
+@contextlib.contextmanager
+def stopped_at(n):
+    """The run in the block ends before its n-th step."""
+    def stop():
+        raise KeyboardInterrupt
+
+    with at_call(TRAIN_STEP, n, stop), pytest.raises(KeyboardInterrupt):
+        yield
 
 
 def begin(argv, output, prepare=None, main=train_main, **env):
@@ -150,16 +158,9 @@ def live(argv, output, prepare, main, env):
     main(argv)
 
 
-def signal_at(name, n, signum=signal.SIGKILL, rank="0", slow_steps=False):
-    """A signal before the n-th call of a function, if this is the process of that rank."""
-    if slow_steps:
-        train.READ_SECONDS = 0
-    if os.environ.get("RANK", "0") == rank:
-        at_call(name, n, partial(signal.raise_signal, signum)).start()
-
-
-def draw_as_ever():
-    train.Trainer.draw = DRAW
+def kill_at(name, n):
+    """kill -9 before the n-th call of a function."""
+    at_call(name, n, partial(signal.raise_signal, signal.SIGKILL)).start()
 
 
 def compile_quickly():

@@ -85,6 +85,23 @@ def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, ca
 
 
 @pytest.mark.bert_block
+def test_rotary_logits_of_equal_tokens_depend_on_their_distance_alone_also_if_the_norm_has_a_gain(monkeypatch):
+    """As a fork's may have, and Qwen3's has. Turned before the norm, they would depend on where the tokens are."""
+    gain, norm = torch.rand(8) + 0.5, F.rms_norm
+    monkeypatch.setattr(F, "rms_norm", lambda x, shape: norm(x, shape) * gain)
+    logits = []
+    attention = lambda q, k, v, **_: logits.append(q @ k.mT) or v
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    model = noisy(Transformer(ModelConfig(**CFG, positions="rotary", qk_norm=True)))
+    model.blocks[0].attn(torch.randn(1, 1, 32).expand(1, 16, 32))  # the same token everywhere
+    by_distance = logits[0][0, 0]  # (T, T) of a head
+    for distance in range(-15, 16):
+        diagonal = by_distance.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=1e-4)
+    assert by_distance[0].std() > 0.1
+
+
+@pytest.mark.bert_block
 @either
 def test_every_layer_sees_the_same_untied_positions_normalised_from_the_first_on(causal):
     model, seen = noisy(Transformer(ModelConfig(**CFG, positions="untied", causal=causal))), []

@@ -1,30 +1,52 @@
 """
-The files of a run of train.py, as it writes them; records.py reads them, and checkpoints.py reads ckpt.pt. log.csv and
-scores.csv grow by rows. Any other file is complete, or not there.
+The files of a run of train.py. Each is complete, or not there; records.py reads the first three for comparisons.
 
-    run.json     the configuration, the token files, and where its last steps come from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
-    ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
-    ckpt-STEP.pt                      with --keep=N: the last N checkpoints
-    model.safetensors, config.json    the model as a Hugging Face BERT
-    run.png      losses and scores over the steps, drawn at the end, and before if the last one is not too recent
+    run.json     its configuration, its token files, all max_iters that it has had, and where its last steps come from
+    ckpt.pt      what resuming needs, and the rows of both CSV files, written at every evaluation
+    run.png      losses and scores over the steps, drawn at the end
     .lock        empty; the process that writes the run holds a lock on it
 
-A checkpoint also holds all rows so far. A run that goes on writes both CSV files again from there. So no row is lost or
-there twice, whatever a kill, an editor or a full disk has done to these files.
+    model, cfg, meta = open_run("out/tiny")
 """
 
-import shutil
+import csv
+import io
+import os
+import subprocess
+import sys
 from dataclasses import asdict
 from math import isnan, nan
+from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import torch
 
-from data.atomic import replacing, writing
+from config import HOW, ROOT, TrainConfig
+from config.processes import device_name
+from data.atomic import replacing, write_json
+from data.chance import mean_symmetry
+from data.names import fixed
+from data.tokens import TOKENIZERS
+from model import Transformer
 
-DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
+GONE = {"optimizer": "adamw", "keep": 0}  # keys of older runs, with the values that mean what the code does now
+DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
+
+
+class RunError(Exception):
+    """A problem with the files of a run, in one line."""
+
+
+def require(condition, message):
+    """Raises RunError with this message unless the condition is true."""
+    if not condition:
+        raise RunError(message)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
 
 
 class LogRow(NamedTuple):
@@ -38,70 +60,197 @@ class LogRow(NamedTuple):
     tokens_per_s: float = nan  # without the time of evaluations and checkpoints
 
 
-class RunScore(NamedTuple):
-    """A row of scores.csv: a matrix of one layer, or of one of its heads."""
+def score_rows(step, matrix, n_heads, new, previous, scores):
+    """
+    Returns the rows of scores.csv at one step, each {column: a number}, nan for none. Column `head` is "" for a layer.
 
-    step: int
-    matrix: str  # "wqk", or "positions": W_q W_k^T of untied positions, which have their own
-    layer: int
-    head: int | str  # "": the whole layer
-    symmetry: float
-    directionality: float
-    directionality_eq17: float
-    update_symmetry: float  # symmetry of the change of the matrix since the rows before; nan at the start
-    chance: float  # mean symmetry of random matrices in the same directions (chance.mean_symmetry)
-
-
-DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
-HEADERS = {  # the first lines of the files that grow by rows
-    "log.csv": ",".join(LogRow._fields) + "\n",
-    "scores.csv": ",".join(RunScore._fields) + "\n",
-}
-
-
-class RunError(Exception):
-    """A problem with the files of a run, in one line."""
+    matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: the pair (W_q, W_k) of all
+    layers, (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of
+    analyze.py. update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4, and chance
+    the mean symmetry of random matrices in the same directions.
+    """
+    if previous is None:
+        previous = new  # no change yet, and the symmetry of a zero matrix is nan
+    rows = []
+    for layer, (n_head, *factors) in enumerate(zip(n_heads, *new, *previous)):  # four factors, (C, C) each
+        place = dict(step=step, matrix=matrix, layer=layer)
+        rows.append(place | dict(head="") | measure(*factors, scores))
+        of_heads = measure(*(w.unflatten(-1, (n_head, -1)).movedim(-2, 0) for w in factors), scores)  # (H, C, D) each
+        for head in range(n_head):
+            rows.append(place | dict(head=head) | {name: values[head] for name, values in of_heads.items()})
+    return rows
 
 
-def require(condition, message):
-    """Raises RunError with this message unless the condition is true."""
-    if not condition:
-        raise RunError(message)
+def measure(w_q, w_k, p_q, p_k, scores):
+    """Returns the scores of W_qk, {name: a number, or a list}: W_q, W_k and before P_q, P_k, (..., C, r) each."""
+    #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
+    # The right side subtracts before it multiplies, so a small change keeps its digits.
+    left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, 2 r)
+    right = torch.cat([w_k, w_k - p_k], -1)  # (..., C, 2 r)
+    found = scores(w_q, w_k)._asdict()
+    found |= dict(update_symmetry=scores(left, right).symmetry, chance=mean_symmetry(w_q, w_k))
+    return {name: values.tolist() for name, values in found.items()}
+
+
+def add_rows(text, rows):
+    """Returns the text of a CSV file with more rows, each {column: a number}. Raises RunError for other columns."""
+    columns = list(rows[0])
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
+    if not text:
+        writer.writeheader()
+    else:
+        is_same = text.startswith(",".join(columns) + "\n")
+        require(is_same, f"this run has other columns than {', '.join(columns)}: go on with the commit in its run.json")
+    for row in rows:
+        writer.writerow({name: cell(name, value) for name, value in row.items()})
+    return text + file.getvalue()
+
+
+def cell(name, value):
+    """Returns a value as it is written. nan is an empty cell."""
+    if not isinstance(value, float):
+        return value
+    return "" if isnan(value) else format(value, DIGITS_OF.get(name, ".6f"))
+
+
+def log_line(row, max_iters, symmetries, share=None):
+    """
+    Returns a LogRow as it is shown, in 150 characters at most, with the symmetry of each layer: above six layers the
+    lowest, the median and the highest. share: of the operations that the card could do, if that is known.
+    """
+    shown = " ".join(fixed(symmetry, 2) for symmetry in symmetries)
+    if len(symmetries) > 6:
+        low, middle, high = [fixed(f(symmetries), 2) for f in (min, median, max)]
+        shown = f"{low} to {high}, median {middle}"
+    words = [f"step {row.step:,}/{max_iters:,}: val_loss {row.val_loss:.4f}"]
+    if row.step > 0:
+        words += [f"train_loss {row.train_loss:.4f}", f"{row.tokens_per_s:,.0f} tokens/s"]
+    if share is not None:
+        words.append(f"{share:.0%} of the card")
+    return ", ".join([*words, f"symmetry {shown}"])
+
+
+def table_of_ends(run):
+    """Returns the first and the last scores of every layer of a Record, and its last loss, as a text."""
+    scores = [score for score in ("symmetry", "heads", "directionality") if len(run.curve(f"{score}_0"))]
+    lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
+    layers = range(run.layers("symmetry").shape[1])  # with scores: a fork may pass through one block several times
+    for layer in layers:
+        lines.append(f"{layer:5}" + "".join(start_and_end(run, score, layer) for score in scores))
+    if len(run.curve("positions")):
+        lines.append(f"positions' own matrix (random ones like it: {run.last('positions_chance'):.2f}; single heads: "
+                     f"{run.last('positions_heads'):.2f})")
+        for layer in layers:
+            lines.append(f"{layer:5}" + start_and_end(run, "positions", layer, width=len("symmetry")))
+    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
+
+
+def start_and_end(run, score, layer, width=None):
+    """Returns the first and the last score of a layer, below a heading of so many letters (of the score)."""
+    curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
+    return " " * ((width or len(score)) + 1) + f"{fixed(curve[0], 2):>8}{fixed(curve[-1], 2):>8}"
+
+
+# ---- what a run is, and where it comes from ----------------------------------------------------------------------
 
 
 def describe(cfg, meta):
-    """Returns what run.json and every checkpoint say about a run: its configuration and its token files."""
-    return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
+    """Returns the configuration of a run and its token files, which SHA-256 tells from others."""
+    return dict(config=asdict(cfg), data={key: meta[key] for key in ("tokenizer", "tokens", "sha256")})
 
 
-def cells(row):
-    """Returns {column: text} of a LogRow or RunScore. The text of nan is empty."""
-    texts = {}
-    for name, value in row._asdict().items():
-        if isinstance(value, float):
-            value = "" if isnan(value) else format(value, DIGITS_OF.get(name, ".6f"))
-        texts[name] = str(value)
-    return texts
+def identity(described):
+    """Returns what must be the same in all processes of a run, and when it goes on: {key: value}."""
+    config = vars(TrainConfig()) | described["config"]  # a newer key has its default
+    free = HOW | {"data_dir"}
+    if config["dropout"] or config["attn_dropout"]:  # each micro-batch has random numbers of its own
+        free -= {"micro_batch_size"}
+    return {key: value for key, value in config.items() if key not in free} | dict(corpus=described["data"]["sha256"])
 
 
-def append(path, rows):
-    """Appends rows, of LogRow or RunScore, to log.csv or scores.csv. Returns their text."""
-    text = "".join(",".join(cells(row).values()) + "\n" for row in rows)
-    with writing(path), open(path, "a", newline="") as f:  # so that lines end with \n on Windows too
-        f.write(text)
-    return text
+def find_commit():
+    """
+    Returns the commit of this project's own repository, with -dirty if its code is another one, or "no repository".
+
+    Code is another one if a file of the commit has changed, or if a Python file that it lacks was imported.
+    """
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}  # of another repository
+
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, env=clean, capture_output=True, text=True).stdout.strip()
+
+    try:
+        if git("rev-parse", "--show-toplevel") != str(ROOT):  # it is a folder inside another project
+            return "no repository"
+        commit = git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        new = {str(ROOT / name) for name in git("ls-files", "--others", "--exclude-standard", "*.py").splitlines()}
+    except OSError:  # git is not installed
+        return "no repository"
+    imported = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    is_dirty = commit.endswith("-dirty") or not new & imported
+    return commit if is_dirty else f"{commit}-dirty"
 
 
-def save_checkpoint(folder, cfg, meta, state):
-    """Writes ckpt.pt, and with cfg.keep a copy named after its step. Of such copies only the newest ones remain."""
+# ---- writing and reading a run -----------------------------------------------------------------------------------
+
+
+def write_start(folder, about, n_params, lengths, device):
+    """Writes run.json. about: of `describe`."""
+    config = {key: value for key, value in about["config"].items() if key not in HOW}
+    origin = dict(commit=find_commit(), torch=torch.__version__, device_name=device_name(device))
+    of_run = dict(config=config, data=about["data"], n_params=n_params, lengths=lengths, origin=origin)
+    write_json(folder / "run.json", of_run)
+
+
+def write_rows(folder, texts):
+    """Writes log.csv and scores.csv. texts: {name: text}. A file without rows is not written."""
+    for name, text in texts.items():
+        if text:
+            with replacing(folder / name) as temporary:
+                temporary.write_text(text)
+
+
+def save_checkpoint(folder, state):
+    """Writes ckpt.pt, and then the rows in it."""
     with replacing(folder / "ckpt.pt") as temporary:
-        with open(temporary, "wb") as f:
-            torch.save(describe(cfg, meta) | state, f)
-        if cfg.keep > 0:  # before ckpt.pt: a run that is killed in between comes here again
-            newest = folder / f"ckpt-{state['step']:08d}.pt"
-            with replacing(newest) as copy:
-                shutil.copyfile(temporary, copy)
-            others = set(folder.glob(f"ckpt-{8 * '[0-9]'}.pt")) - {newest}
-            by_step = sorted(others, reverse=True)  # and not by time, because a copied folder has new times
-            for old in by_step[cfg.keep - 1 :]:
-                old.unlink()
+        torch.save(state, temporary)
+    write_rows(folder, state["rows"])
+
+
+def checkpoint_to_resume(folder, about, device):
+    """
+    Returns the checkpoint (a dict) from which a run goes on, or None if it begins at step 0. about: of `describe`.
+
+    Raises RunError if the folder has a run and this one does not resume, or another run, or rows without a checkpoint.
+    """
+    path = folder / "ckpt.pt"
+    if not path.exists():
+        for name in "log.csv", "scores.csv":
+            require(not (folder / name).exists(), f"{folder} holds a {name}, and no ckpt.pt to go on from: set "
+                    "--out_dir, or move the folder away")
+        return None
+    require(about["config"]["init_from"] == "resume",
+            f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
+    state = torch.load(path, map_location=device, weights_only=True)
+    before = identity(state)
+    for key, here in identity(about).items():
+        there = before.get(key)
+        may_change = key in ("eval_interval", "score_interval") or (key == "max_iters" and there < here)
+        may_change |= key == "micro_batch_size" and state["step"] == 0  # there was no room for it
+        require(there == here or may_change, f"{path} is of another run: {key} = {there!r} there, {here!r} here "
+                f"(its corpus was --data_dir={state['config']['data_dir']})")
+    return state
+
+
+def open_run(folder):
+    """Returns the model of a run at its last checkpoint, its TrainConfig, and the meta of its tokens."""
+    path = Path(folder, "ckpt.pt")
+    require(path.exists(), f"{folder} holds no ckpt.pt: it is no run of train.py")
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    config = {key: value for key, value in state["config"].items() if (key, value) not in GONE.items()}
+    cfg = TrainConfig(**config)  # a newer key has its default
+    meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
+    model = Transformer(cfg.of_model(meta["vocab_size"])).eval()
+    model.load_state_dict(state["model"])
+    return model, cfg, meta
