@@ -1,79 +1,123 @@
 """
-The runs of a comparison, one a line, as arguments of train.py:
+A plan: the runs of a comparison, and the tests that are planned before the first of them. config/plans/positions.py
+is one to copy. These commands print its runs, one a line, as arguments of train.py:
 
-    python -m config.plan positions                  # those of config/plans/positions.py, which explains such a file
-    python -m config.plan mine.py --max_iters=40     # those of a file of your own, as a trial, in out/plans/mine_40
+    python -m config.plan positions                  # the runs of config/plans/positions.py
+    python -m config.plan mine.py --max_iters=40     # of a file of your own, as a trial, in out/plans/mine_40
     python -m config.plan mine.py --threads=2        # with a key for all of them
 """
 
 import shlex
-import signal
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-from config import ConfigError, load, read_flags, run_file
-from config.planned import require_names, require_planned
+from config import HOW, ConfigError, load, read_flags, run_file
 
-BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run of a comparison has its own
+ROOT = Path(__file__).parents[1]
+BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run has its own
+# Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
+# new one of a fork, makes another task: add it if it does not. data_dir is the place of a corpus.
+WITHIN_TASK = HOW | {
+    "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
+    "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
+    "learning_rate", "qkv_rate", "weight_decay", "beta2", "grad_clip"}
 
 
-def arms(path, flags=()):
-    """
-    Returns the arguments of train.py for every run of a comparison, each a list of words.
+class Plan(NamedTuple):
+    """What a file of config/plans sets."""
 
-    path: a file of config/plans; flags: words --key=value for all runs. All arguments are checked here, so a mistake in
-    the last arm is found before the first run begins. Raises ConfigError if there is one.
-    """
-    for_all = read_flags(flags)
-    plan = run_file(path)
-    base, own_keys, seeds = plan.get("base"), plan.get("arms"), plan.get("seeds")
-    are_dicts = isinstance(own_keys, dict) and all(isinstance(own, dict) for own in own_keys.values())
-    if not (isinstance(base, str) and are_dicts and isinstance(seeds, list | tuple | range)):
-        raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
-                          "list (config/plans/positions.py is one to copy)")
-    if not own_keys or not seeds or len(set(map(str, seeds))) < len(seeds):
-        raise ConfigError(f"{path}: expected one arm and one seed at least, and no seed twice")
-    require_names(own_keys)
-    for arm, own in own_keys.items():
-        if BY_ITSELF & own.keys():
-            raise ConfigError(f"{path}: {arm} sets {', '.join(sorted(BY_ITSELF & own.keys()))}, which every run sets "
-                              "by itself: take it out")
-    for key, value in for_all.items():
-        values = {str(own.get(key)) for own in own_keys.values()}  # of all arms
-        if key in BY_ITSELF or len(values) > 1:
-            raise ConfigError(f"{path}: its runs differ in {key}, so --{key}={value} is not for all of them: copy the "
-                              "file, and change the copy")
+    path: str
+    base: str  # a file that train.py takes
+    arms: dict  # {name: {key: value}}, the keys that differ from base
+    seeds: list
+    planned: list  # tests (measure, left, ">" or "<", right); left and right are an arm, or a difference 'arm - arm'
+
+    def keys_of(self, arm, **more):
+        """Returns the keys of an arm as arguments of train.py, with more keys, and its whole configuration, a dict."""
+        flags = [f"--{key}={value}" for key, value in (self.arms[arm] | more).items()]
+        base = self.base if Path(self.base).exists() else ROOT / self.base  # in another folder
+        return flags, vars(load([str(base), *flags]))
+
+
+def read_plan(path):
+    """Returns the Plan in a file. Raises ConfigError if a test cannot be done, or KeyError if a variable is missing."""
+    found = run_file(path)
+    arms = {str(name): keys for name, keys in found["arms"].items()}
+    plan = Plan(path, found["base"], arms, list(found["seeds"]), list(found.get("planned", [])))
+    # If all n differences have one sign, the exact p is 2 / 2^n, and Holm's correction multiplies it by the m tests.
+    lowest_p = len(plan.planned) * 2 / 2 ** len(set(plan.seeds))
+    if lowest_p >= 0.05:
+        raise ConfigError(f"{path}: {len(plan.planned)} tests with {len(plan.seeds)} seeds cannot come out, as no p "
+                          f"can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
+    for test in plan.planned:
+        require_test(plan, *test)
+    return plan
+
+
+def require_test(plan, measure, left, direction, right):
+    """Raises ConfigError unless this is a test of two arms, or of two differences of arms, that can be compared."""
+    arms = arms_of(left) + arms_of(right)
+    tasks = [task_of(plan.keys_of(arm)[1]) for arm in arms if arm in plan.arms]
+    expected = None
+    if direction not in (">", "<") or not len(arms_of(left)) == len(arms_of(right)) <= 2:
+        expected = "an arm, '>' or '<', and an arm; or two differences such as 'symmetric - random'"
+    elif len(tasks) < len(arms):
+        expected = f"arms among {', '.join(plan.arms)}"
+    elif measure == "loss" and differing_keys(tasks):
+        expected = f"losses of one task, and these arms differ in {', '.join(differing_keys(tasks))}"
+    if expected:
+        raise ConfigError(f"{plan.path}: planned test of {measure}, {left} {direction} {right}: expected {expected}")
+
+
+def arms_of(side):
+    """Returns the arms in one side of a test, which is an arm or 'arm - arm'."""
+    return side.split(" - ")
+
+
+def task_of(config):
+    """Returns the keys of a run that make its task, with their values. Losses of equal ones may be compared."""
+    task = {key: config[key] for key in sorted(config.keys() - WITHIN_TASK)}
+    if task["objective"] == "auto":  # as TrainConfig.predicts_next
+        task["objective"] = "next" if config["causal"] else "masked"
+    return task
+
+
+def differing_keys(configs):
+    """Returns the keys in which some dicts differ, which are configurations or their tasks."""
+    return sorted(key for key in set().union(*configs) if any(c.get(key) != configs[0].get(key) for c in configs))
+
+
+def commands(path, flags):
+    """Returns the lines that main prints. flags: words --key=value. Raises ConfigError if one of them is wrong."""
+    plan, for_all = read_plan(path), read_flags(flags)
+    for arm, own in plan.arms.items():
+        for key in for_all.keys() | own.keys() & BY_ITSELF:
+            if key in BY_ITSELF or any(own.get(key) != other.get(key) for other in plan.arms.values()):
+                raise ConfigError(f"{path}: its runs differ in {key}, so it is not set for all, nor for {arm}")
     folder = Path(path).stem
     if "max_iters" in for_all:  # a trial has a folder of its own, or the whole runs would go on from its end
         folder += f"_{for_all['max_iters']}"
-    commands, configs = [], {}
-    for seed in seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
-        for arm, own in own_keys.items():
-            out_dir = f"out/plans/{folder}/{arm}-{seed}"
-            of_run = dict(seed=seed, out_dir=out_dir, init_from="resume")  # no finished run is repeated
-            words = [base, *(f"--{key}={value}" for key, value in (own | for_all | of_run).items())]
-            configs[str(arm)] = vars(load(words))
-            commands.append(words)
-    require_planned(path, plan.get("planned", []), configs, configs.keys())
-    return commands
+    lines = []
+    for seed in plan.seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
+        for arm in plan.arms:
+            own = dict(seed=seed, out_dir=f"out/plans/{folder}/{arm}-{seed}", init_from="resume")
+            keys, _ = plan.keys_of(arm, **for_all, **own)
+            lines.append(shlex.join([plan.base, *keys]))
+    return lines
 
 
 def main(argv):
     flags = [word for word in argv if word.startswith("-")]
     names = [word for word in argv if not word.startswith("-")]
-    if not names:
-        sys.exit("python -m config.plan: expected a comparison, such as positions")
-    lines = []
+    if len(names) != 1:
+        sys.exit("python -m config.plan: expected one plan, such as positions")
+    path = names[0] if names[0].endswith(".py") else ROOT / "config" / "plans" / f"{Path(names[0]).name}.py"
     try:
-        for name in names:
-            path = name if name.endswith(".py") else Path(__file__).parent / "plans" / f"{Path(name).name}.py"
-            lines += [shlex.join(words) for words in arms(path, flags)]
-    except (ConfigError, OSError) as e:
+        print(*commands(path, flags), sep="\n")
+    except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")
-    print("\n".join(lines))  # none before all are known to be right
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):  # not on Windows
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # if nobody reads on, as after `| head`, end without a traceback
     main(sys.argv[1:])

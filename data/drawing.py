@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 
-from . import chance
 from .atomic import replacing
 from .names import printable
 
@@ -19,9 +18,6 @@ OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f7
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9 points is then 9 pixels high
 HEIGHT = 2.6  # of a row [inches]
-# What a grey band shows: for models, and for runs, whose files have no singular values.
-CHANCE = "95 % of random matrices with a layer's singular values"
-RANDOM = "95 % of random initializations"
 
 
 @contextlib.contextmanager
@@ -42,7 +38,9 @@ def figure(path, rows, columns, height=HEIGHT, title="", **shared):
 
 def short(name):
     """Returns the end of a long name, so that it fits above a panel."""
-    name = printable(name[-32:]).replace("$", r"\$")  # or it would be a formula
+    if len(name) > 32:
+        name = f"...{name[-29:]}"
+    name = printable(name).replace("$", r"\$")  # or it would be a formula
     return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
 
 
@@ -66,11 +64,6 @@ def put_legend(axes, ncols=3, named=(), title=None):
                           frameon=False, fontsize=9, title_fontsize=9)
 
 
-def put_chance(axis, score, n, limit, label=CHANCE):
-    """Draws a grey band: the scores of 95 % of random matrices. limit: of directionality, as chance.py computes it"""
-    axis.axhspan(*chance.interval(score, n, limit), color="0.9", lw=0, zorder=-1, label=label)
-
-
 def draw_quartiles(axis, steps, values, **style):
     """Draws a line for the median of values (S, L) over layers, and a band from quartile to quartile."""
     q1, median, q3 = np.nanpercentile(values, [25, 50, 75], axis=1)  # (S,) each
@@ -78,8 +71,8 @@ def draw_quartiles(axis, steps, values, **style):
     axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
 
 
-def draw_layers(axis, layers):
-    """Draws a line for each layer. layers: a DataFrame (S, L) of scores by step"""
+def draw_layers(axis, layers, chance=None):
+    """Draws a line for each layer. layers: a DataFrame (S, L) of scores by step. chance: the same, dotted."""
     last = layers.shape[1] - 1
     for i, name in enumerate(layers):
         # The last tenth of the colours is too light for a line.
@@ -87,6 +80,8 @@ def draw_layers(axis, layers):
         number = str(name).rpartition("_")[2]  # of symmetry_0, or of 0, as in the tables
         label = f"layer {number}" if i in (0, last) else None
         axis.plot(layers[name], color=colour, label=label)
+        if chance is not None and i < chance.shape[1]:
+            axis.plot(chance.iloc[:, i], ":", color=colour, lw=1)
     put_steps(axis)
 
 

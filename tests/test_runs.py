@@ -4,31 +4,25 @@ import contextlib
 import csv
 import io
 import itertools
+import json
 import math
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
-import torch
 
 import analyze
-from config import run_file
-from data import chance, drawing
-from data.atomic import write_json
-from data.pretrained import scores_table
-from data.results import compare, exact, records, runs
+from config.plan import read_plan
+from data.results import compare, comparison, records
 
 ROOT = Path(analyze.__file__).parent
 CSV = ROOT / "data" / "results" / "csv"
-STEPS = np.arange(0, 1100, 100.0)
+STEPS = np.arange(0, 1100, 100)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
-ZEROS = runs.RunScore(*[0.0] * len(runs.RunScore._fields))  # a fork may have a score more
 
 
 # ---- a loss curve in one number, and chance ----------------------------------------------------------------------
@@ -41,9 +35,13 @@ ZEROS = runs.RunScore(*[0.0] * len(runs.RunScore._fields))  # a fork may have a 
     (np.where(STEPS < 500, 3.0, 1.0), 0.4),  # the mean of three is 2.33 at step 500 and 1.67 at 600
     (np.where(STEPS == 500, 0.0, 3.0), 0.5),  # a single good evaluation of 0 does count, as its mean with two of 3 is 2
     (np.where(STEPS == 500, 1.0, 3.0), -math.inf),  # one of 1 does not
+    (np.full(8, 1.9), 1.0),  # an arm that was stopped at step 700, of 1,000 steps of the baseline
+    (np.array([3, 3, 1.8, 1.8, 1.8]), 0.6),  # after 400 of them
+    (np.full(8, 3.0), math.nan),  # nobody knows
 ])
 def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
-    assert compare.speed_up(pandas.Series(loss, STEPS), pandas.Series(FALL, STEPS)) == pytest.approx(expected)
+    found = compare.speed_up(pandas.Series(loss, STEPS[: len(loss)]), pandas.Series(FALL, STEPS))
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)
@@ -53,52 +51,60 @@ NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)
     (NORMAL[:5], 20), (NORMAL[:6], 20), (NORMAL[:9], 20), (NORMAL[:8], 0), (NORMAL, 0),  # five exclude no difference
     (np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, -0.8]), 20), (np.zeros(3), 20)])  # sums are equal, but for rounding
 def test_p_and_interval_are_those_of_all_signs_whether_these_are_counted_or_drawn(monkeypatch, differences, most_exact):
-    monkeypatch.setattr(exact, "EXACT_PAIRS", most_exact)
+    monkeypatch.setattr(compare, "EXACT_PAIRS", most_exact)
     signs = np.array(list(itertools.product([-1, 1], repeat=len(differences))))  # (2^n, n)
     tried = np.linspace(-4, 4, 801)
     shifted = differences - tried[:, None]  # (801, n)
     as_far = np.abs(shifted @ signs.T) >= np.abs(shifted.sum(1, keepdims=True)) - 1e-9  # (801, 2^n)
     kept = tried[as_far.mean(1) > 0.05]
     p = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
-    assert exact.sign_flip(differences) == pytest.approx(p, abs=0 if most_exact else 4 * (p / exact.DRAWS) ** 0.5)
-    assert exact.sign_flip(-1e-7 * differences) == exact.sign_flip(differences)  # neither sign nor unit matters
-    found = exact.confidence_interval(differences)
+    assert compare.sign_flip(differences) == pytest.approx(p, abs=0 if most_exact else 4 * (p / compare.DRAWS) ** 0.5)
+    assert compare.sign_flip(-1e-7 * differences) == compare.sign_flip(differences)  # neither sign nor unit matters
+    found = compare.confidence_interval(differences)
     expected = (math.nan, math.nan) if len(kept) == 801 else (kept[0], kept[-1])
-    np.testing.assert_allclose(found, expected, atol=0.01 if most_exact else 0.02)
+    np.testing.assert_allclose(found, expected, atol=0.01 if most_exact else 0.03)
 
 
-def test_the_p_of_many_pairs_counts_what_we_saw_as_one_draw():
-    assert exact.sign_flip(np.ones(60)) == 1 / exact.DRAWS
+def test_the_p_of_many_pairs_is_that_of_a_coin_and_counts_what_we_saw_as_one_draw():
+    """Of 30 equal differences 21 are above 0: as 21 heads or more of 30 coins, or 9 or less."""
+    p = 2 * sum(math.comb(30, heads) for heads in range(21, 31)) / 2**30
+    assert compare.sign_flip(np.repeat([1.0, -1.0], [21, 9])) == pytest.approx(p, rel=0.05)
+    assert compare.sign_flip(np.ones(60)) == 1 / compare.DRAWS
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():
     """Benjamini and Hochberg 1995, section 3.2: of these 15 tests three are significant after Holm's correction."""
     ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
           0.4262, 0.5719, 0.6528, 0.759, 1]
-    corrected = exact.holm(ps)
+    corrected = compare.holm(ps)
     assert list(corrected[:4]) == pytest.approx([15 * 0.0001, 14 * 0.0004, 13 * 0.0019, 12 * 0.0095])
     assert (corrected < 0.05).tolist() == [True] * 3 + [False] * 12 and corrected.is_monotonic_increasing
-    assert exact.holm([0.2, math.nan, 0.9]).tolist()[::2] == [0.4, 0.9]  # an arm without pairs is no test
+    assert list(compare.holm([0.9, 0.2])) == [0.9, 0.4]  # in the order of the tests
 
 
 # ---- folders of runs ---------------------------------------------------------------------------------------------
 
+HEADER = "step,matrix,layer,head,symmetry,directionality,directionality_eq17,update_symmetry,chance"
 
-def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, **changes):
-    """A finished run of one head with the given validation losses. Scores are known."""
+
+def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, lengths=None, **changes):
+    """A finished run with the given validation losses, whose layers have one head each. Its scores are known."""
     config = dict(max_iters=1000, n_layer=n_layer, n_head=1, seed=seed, out_dir=str(folder)) | changes
     origin = {key: config.pop(key) for key in records.ORIGIN if key in config}
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
-    write_json(folder / "run.json", dict(config=config, data=data, origin=origin))
-    for name, header in runs.HEADERS.items():
-        (folder / name).write_text(header)
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    of_run = dict(config=config, data=data, origin=origin, lengths=lengths or [1000])
+    (folder / "run.json").write_text(json.dumps(of_run))
+    log, scores = ["step,tokens,train_loss,val_loss,learning_rate,tokens_per_s"], [HEADER]
     for i, (step, val_loss) in enumerate(zip(steps, loss)):
-        runs.append(folder / "log.csv", [runs.LogRow(int(step), 0, val_loss=val_loss)])
+        log.append(f"{step},0,,{val_loss:.6f},,")
         for layer in range(n_layer):
-            row = ZEROS._replace(step=int(step), matrix="wqk", layer=layer, head="", symmetry=(i + layer**2) / 20,
-                                 directionality=-i / 20, directionality_eq17=i / 50,
-                                 update_symmetry=0.1 * layer if i else math.nan)
-            runs.append(folder / "scores.csv", [row, row._replace(head=0, symmetry=-1.0)])
+            update = 0.1 * layer if i else ""
+            scores.append(f"{step},wqk,{layer},,{(i + layer**2) / 20},{-i / 20},{i / 50},{update},{0.1 + layer / 10}")
+            scores.append(f"{step},wqk,{layer},0,-1.0,{-i / 20},{i / 50},{update},0.5")
+    (folder / "log.csv").write_text("\n".join(log) + "\n")
+    (folder / "scores.csv").write_text("\n".join(scores) + "\n")
     return str(folder)
 
 
@@ -133,40 +139,37 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 
 
 def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_and_kept(tmp_path):
-    whole = words_of(printed(*run_arms(tmp_path), "--all", "--csv", tmp_path / "c.csv"))[1:4]
-    # p: all six pairs of one sign, 2 / 2^6, twice over for two arms
-    expected = [("random 2.035 baseline 0.53 -0.50", ""),
-                ("fast 1.835 -0.200 [-0.200, -0.200] 0.062 0.53 -0.50", "6 20%"),
-                ("slow 2.800 +0.765 [+0.740, +0.790] 0.062 0.53 -0.50", "6 not reached")]
-    assert whole == [f"{short} {more}".split() for short, more in expected]
+    rows = words_of(printed(*run_arms(tmp_path), "--all", "--csv", tmp_path / "c.csv"))[1:4]
+    scores = "0.53 0.15 -1.00 -0.50"
+    assert rows == [f"fast 6 1.835 -0.200 [-0.200, -0.200] random 6 20% 20% {scores}".split(),
+                    f"random 6 2.035 baseline {scores}".split(),
+                    f"slow 6 2.800 +0.765 [+0.740, +0.790] random 6 not reached not reached {scores}".split()]
     header, *rows = words_of(printed(tmp_path / "c.csv"))
-    assert header == "arm loss difference [95 %] p symmetry directionality".split()
-    assert rows[:3] == [short.split() for short, _ in expected]
-    # Arms and their baseline can be chosen, and then Holm counts these.
-    _, fast, slow, *legend = words_of(printed(tmp_path / "c.csv", "--arms", "slow", "fast", "--baseline", "fast"))
-    assert fast[0] == "fast" and "baseline" in fast and legend[0][0] == "loss:"  # without random
-    assert slow[0] == "slow" and slow[-3] == "0.031"  # 2 / 2^6, once
+    assert header == "arm n loss difference [95 %] from symmetry chance heads directionality".split()  # and no p
+    assert rows[0] == f"fast 6 1.835 -0.200 [-0.200, -0.200] random {scores}".split()
+    _, fast, slow, *legend = words_of(printed(tmp_path / "c.csv", "--arms", "slow", "--baseline", "fast"))
+    assert fast[2:4] == ["1.835", "baseline"] and slow[6] == "fast" and legend[0][0] == "numbers:"  # no random
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
     assert '"data_dir": "data/sympy/bytes"' in lines[0]
-    assert lines[2] == '# config of fast {"init": "symmetric"}'
+    assert lines[1] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 3 * 6 * 11
     expected = dict(
         arm="random", seed="1", step="100", train_loss="", val_loss="2.9100", symmetry="0.0750",
         directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500",
-        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
-    assert expected.items() <= rows[1].items()
+        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500",
+        chance="0.1500", chance_1="0.2000", heads_1="-1.0000", heads_chance_1="0.5000")
+    assert expected.items() <= rows[67].items()
 
 
 def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path):
     folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed, commit=f"c{seed}") for seed in (1, 2)]
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
     out = printed(*folders, "--all", "--csv", tmp_path / "c.csv")
-    assert words_of(out)[2][2:] == ["+1.800", "0.53", "-0.50", "1", "not", "reached"]  # of seed 2 alone
-    assert "Fewer than 6 pairs have none" in out and "nan" not in out
-    assert "The commit of these runs differs: c1, c2." in out and "torch" not in out
+    assert words_of(out)[2][2:6] == ["4.500", "+1.800", "random", "1"]  # of seed 2 alone
+    assert "The commit of these runs differs: c1, c2." in out and "torch" not in out and "nan" not in out
     # Their file names every version that made an arm, also if it is one of what is put together.
     path = tmp_path / "c.csv"
     assert printed(path, write_run(tmp_path / "random-3", seed=3, commit="c3"), "--csv", path)
@@ -177,20 +180,27 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     for seed, n in (1, 5), (2, 7):
         write_run(tmp_path / f"part-{seed}", FALL[:n], seed, STEPS[:n], init="symmetric")
-    out = printed(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
-    assert words_of(out)[1] == ["random", "2.000", "baseline", "0.53", "-0.50"]
-    assert words_of(out)[2][:4] == ["part", "2.500", "no", "pairs"]  # at steps 400 and 600, and not at 1000
-    assert "random: 1 of 2 runs have finished. Only these" in out and "part: 0 of 2 runs have finished. So all" in out
-    assert "none is compared with a run that is at another step" in out
+    folders = sorted(tmp_path.iterdir(), reverse=True)
+    out = printed(*folders, "--plot", tmp_path / "p.png")
+    assert words_of(out)[1][:4] == ["random", "1", "2.000", "baseline"]
+    assert words_of(out)[2][:5] == ["part", "2", "2.500", "no", "pairs"]  # at steps 400 and 600, and not at 1000
+    assert "random: 1 of 2 runs have finished." in out and "part: 0 of 2 runs have finished." in out
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
-    assert drawn[0].axes[1].get_title(loc="left") == "last loss so far [nats/token]"
-    arms = [write_run(tmp_path / name, FALL[:5], steps=STEPS[:5], init=name) for name in ("skew", "tilted")]
-    with open(tmp_path / "skew" / "log.csv", "r+") as file:
-        file.truncate(file.read().index("400,"))  # it has scores of step 400, and the loss is to come
-    assert words_of(printed(*arms, "--measure", "symmetry"))[2][1:3] == ["0.225", "+0.000"]  # both at step 400
-    write_run(tmp_path / "tilted", FALL[:4], steps=STEPS[:4], init="tilted")
-    assert words_of(printed(*arms, "--measure", "symmetry"))[2][2:4] == ["no", "pairs"]  # both with a loss of step 300
+    assert drawn[0].axes[1].get_title(loc="left") == "last loss [nats/token]"
+    at_400 = words_of(printed(*folders, "--step", 400))  # which all have
+    assert at_400[1][1:4] == ["2", "2.600", "baseline"] and at_400[2][1:4] == ["2", "2.600", "+0.000"]
+    assert "random, seed 2: it has no step 500" in run(*folders, "--step", 500)
+
+
+def test_a_run_that_was_made_longer_is_another_one_than_a_run_of_that_length(tmp_path):
+    plain, longer = write_run(tmp_path / "a-1"), write_run(tmp_path / "a-2", seed=2, lengths=[600, 1000])
+    assert "two runs called a differ in lengths: [600, 1000], None" in run(plain, longer)
+    longer = write_run(tmp_path / "b-1", init="skew", lengths=[600, 1000])
+    out = printed(plain, longer, "--all", "--csv", tmp_path / "c.csv")
+    assert words_of(out)[2][2:7] == ["lengths=[600,", "100", "2.000", "baseline", "0.53"]  # of another task
+    for argv in ["--all"], ["--measure", "symmetry"], []:
+        assert "b: its runs were made longer on the way (max_iters [600, 1000])" in printed(tmp_path / "c.csv", *argv)
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path):
@@ -199,58 +209,35 @@ def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path):
     folders += [write_run(tmp_path / "runs" / "c._2-1", init="of_a_fork"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     first = printed(*folders, "--csv", path, "--plot", tmp_path / "a.png")
-    assert first.splitlines()[1].startswith("random ")
+    assert ["null", "1", "2.000", "-0.010", "random"] == words_of(first)[1][:5]
     shutil.rmtree(tmp_path / "runs")
     assert printed(path, "--csv", again, "--plot", tmp_path / "b.png") == first
     assert again.read_text() == path.read_text()
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    arms, _ = compare.pool([path])
-    shapes = {name: of_arm[0].layers("symmetry").shape for name, of_arm in arms.items()}
+    shapes = {name: of_arm[0].layers("symmetry").shape for name, of_arm in compare.pool([path]).items()}
     assert shapes["null"] == (11, 3) and shapes["random"] == (11, 2)
-
-
-def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, capsys):
-    reading, writing = os.pipe()
-    os.close(reading)  # as `| head` does
-    with open(writing, "w") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        assert run(CSV / "positions.csv") == 0
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("change, argv, words", [  # of one file: the path, a pattern, what its first match becomes
     (None, "a-1 b-1 --baseline c", "no arm is called c: there are a, b"),
+    (None, "a-1 b-1 --measure symetry", "no run has symetry: there are loss, chance, chance_0,"),
     (None, "a-1 c.csv", "two runs called a have the seed 1"),
     (("c.csv", "config of a {", 'config of a {"of_a_fork": 1, '), "c.csv a-2", "two runs called a differ in of_a_fork"),
-    (("c.csv", "config of a {", 'config of a {"of_a_fork": 1, '), "a-2 c.csv", "two runs called a differ in of_a_fork"),
     (None, "a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     (None, "a-1 --csv no.text", "no.text is no comparison"),
-    (None, "a-1 --plan a-1/log.csv", "a-1/log.csv is no comparison"),
-    (None, "nowhere", "No such file or directory: 'nowhere'"),
+    (None, "nowhere", "there is no file or folder nowhere"),
+    (None, ".", "holds no run of train.py"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
-    (("a-1/scores.csv", "^100,wqk,0,,", "100,wqk,0,,x"), "a-1", "scores.csv is damaged"),
-    (("a-1/scores.csv", "chance", "luck"), "a-1", "scores.csv is damaged ('chance')"),
-    (("a-1/log.csv", r"\Z", "1000,0,,2.0,,\n"), "a-1", "log.csv or scores.csv is damaged"),
-    (("a-1/log.csv", r"^(100,.*)\n", r"\1,"), "a-1", "log.csv or scores.csv is damaged"),  # two rows in one
+    (("a-1/log.csv", r"\Z", "1000,0,,2.0,,\n"), "a-1", "a-1/log.csv has a step twice"),
     (("a-1/scores.csv", r"(?s)^500,.*", ""), "a-1", "scores.csv ends at step 400, and log.csv at step 1000"),
-    (("a-1/run.json", r"(?s)\A.*", "{"), "a-1", "run.json cannot be read"),
-    (("a-1/run.json", ": 1000", ': "many"'), "a-1", "run.json cannot be read: max_iters = 'many', expected int"),
-    (("a-1/run.json", '"config": {', '"config": 5, "x": {'), "a-1", "run.json cannot be read"),
-    (("c.csv", '"n_embd": 256', '"n_embd": "x"'), "c.csv", "damaged (n_embd = 'x', expected int"),
-    (("a-1/log.csv", "^100,0,,[0-9.]+", "100,0,,inf"), "a-1", "log.csv or scores.csv is damaged (a loss is infinite)"),
     (None, "b {}-1 --csv new.csv", "an arm is called 'b {}': expected letters, digits"),
-    (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is no comparison, or damaged"),
-    (("c.csv", "^# config {.*\n", ""), "c.csv", "c.csv is no comparison, or damaged (it has no line # config {...})"),
-    (("c.csv", r"(?s)^(arm,.*?\n).*", r"\1"), "c.csv", "c.csv is no comparison, or damaged (it has no rows)"),
-    (("c.csv", r"\A", "# planned [5]\n"), "c.csv", "c.csv is no comparison, or damaged"),
-    (("c.csv", r"\A", '# planned [["loss", 5]]\n'), "c.csv", "expected (measure, left, '>' or '<', right)"),
-    (("c.csv", r"\A", '# planned [["loss", 5, "<", "a"]]\n'), "c.csv", "expected (measure, left, '>' or '<', right)"),
+    (("c.csv", "^# config {.*\n", ""), "c.csv", "c.csv is no comparison: it has no line # config {...}"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)
-    assert not run(write_run(Path("a-1")), write_run(Path("b-1"), init="skew"), "--csv", "c.csv")
-    write_run(Path("a-2"), seed=2)
-    Path("no.text").write_bytes(bytes(range(128, 256)))
+    assert not run(write_run("a-1"), write_run("b-1", init="skew"), "--csv", "c.csv")
+    write_run("a-2", seed=2)
+    Path("no.text").write_text("my notes\n")
     shutil.copytree("b-1", "b {}-1")
     if change:
         path, pattern, replacement = change
@@ -262,15 +249,18 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
 
 
-def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path):
-    reasons = {"b": "max_iters", "c": "sha256, tokenizer", "d": "causal, objective", "e": "causal"}
+def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(tmp_path):
+    reasons = {"b": "max_iters=500", "c": "tokenizer=gpt2", "d": "objective=next", "e": "objective=masked", "f": "of_a_fork=1"}
     folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[:6], steps=STEPS[:6], max_iters=500),
                write_run(tmp_path / "c-1", tokenizer="gpt2", sha256="c"), write_run(tmp_path / "d-1", causal=True),
-               write_run(tmp_path / "e-1", causal=True, objective="masked")]
-    out = printed(*folders)
-    assert [line.count("baseline") for line in out.splitlines()[1:6]] == [1] * 5
-    for name, keys in reasons.items():
-        assert f"{name} is not compared with a, because they differ in {keys}.\n" in out
+               write_run(tmp_path / "e-1", causal=True, objective="masked"), write_run(tmp_path / "f-1", of_a_fork=1),
+               write_run(tmp_path / "g-1", FALL + 1, optimizer="adamw", keep=0)]  # an older run: a key that is gone
+    out = printed(*folders, "--all")
+    rows = out.splitlines()[1:8]
+    assert ["baseline" in row for row in rows] == 6 * [True] + [False] and "+1.000" in rows[6]
+    for row, reason in zip(rows[1:], reasons.values()):
+        assert reason in row
+    assert "belongs to WITHIN_TASK in config/plan.py" in " ".join(out.split())
 
 
 def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_left_out(tmp_path, monkeypatch):
@@ -282,51 +272,101 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
         Path(name).write_text(text + text.splitlines()[-1][:-3])
     whole = records.read_run(".")
     assert whole.arm == "a"
-    assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
+    assert list(whole.curve("loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
 
 
-def test_a_run_of_before_a_fork_added_a_column_is_read_too(tmp_path):
+def test_a_score_that_a_fork_adds_is_a_measure_and_older_runs_may_lack_one(tmp_path):
     whole = records.read_run(write_run(tmp_path / "a-1"))
-    for name, column in ("log.csv", "tokens_per_s"), ("scores.csv", "directionality_eq17"):
-        path = tmp_path / "a-1" / name
-        pandas.read_csv(path).drop(columns=column).to_csv(path, index=False)
-    older = records.read_run(tmp_path / "a-1")
-    pandas.testing.assert_frame_equal(older.table, whole.table.drop(columns="directionality_eq17"))
+    path = tmp_path / "a-1" / "scores.csv"
+    scores = pandas.read_csv(path).drop(columns="directionality_eq17")
+    scores.assign(trace=scores["layer"] + 0.25).to_csv(path, index=False)
+    older = records.read_run(tmp_path / "a-1").table
+    gone = [name for name in whole.table if name.startswith("directionality_eq17")]
+    kept = older.drop(columns=["trace", "trace_0", "trace_1"])
+    pandas.testing.assert_frame_equal(kept, whole.table.drop(columns=gone))
+    for measure, end in dict(trace="0.750", trace_1="1.250").items():
+        out = printed(tmp_path / "a-1", "--measure", measure)
+        assert words_of(out)[1][:3] == ["a", "1", end]
+    assert "  trace_1: trace, in layer 1\n" in out
 
 
-def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypatch):
-    """As of a fork that adds one to analyze.Scores and to nothing else."""
-    def more(scores, numbers=analyze.Scores.numbers):
-        return numbers(scores) | dict(of_a_fork=numbers(scores)["symmetry"])
-
-    monkeypatch.setattr(analyze.Scores, "numbers", more)
-    with pytest.raises(TypeError, match="of_a_fork"):
-        analyze.run_rows(0, "wqk", [2], torch.randn(2, 1, 8, 8), None)
-    with pytest.raises(KeyError, match="of_a_fork"):
-        scores_table.score_table([dict(of_a_fork=0.1)], {})
+@pytest.mark.parametrize("differences, shown", [
+    (7 * [1e-4], "+0.0001 [+0.0001, +0.0001]"), (7 * [-1e-4], "-0.0001 [-0.0001, -0.0001]"),
+    (7 * [0.0], "+0.000 [+0.000, +0.000]"), ([0.1 + 0.2 - 0.3], "+0.000"), ([-2.0], "-2.000"), ([], "no pairs")])
+def test_a_difference_that_is_not_0_is_not_shown_as_0(differences, shown):
+    assert comparison.difference_cell(compare.of_differences(differences)) == shown
 
 
 def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_has_its_plan():
-    """The plan stands in the file as it does in config/plans, so it was not changed after the runs."""
     if subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=CSV, capture_output=True,
                       text=True).stdout.strip() != "false":
         pytest.skip("this is no whole clone: its history is not there")
     for path in sorted(CSV.glob("*.csv")):
         if path.stem == "public":  # scores of models
             continue
-        there, planned = records.read_comparison(path)
-        in_plan = run_file(ROOT / f"config/plans/{path.stem}.py").get("planned", [])  # depth has no tests
-        assert planned == [list(test) for test in in_plan]
-        for record in there:
+        comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), compare.pool([path]))
+        for record in records.read_comparison(path):
             for commit in record.origin["commit"]:
                 is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
                 assert is_here.returncode == 0, f"{path.name}: {commit}"
 
 
+# ---- layers ------------------------------------------------------------------------------------------------------
+
+
+def write_positions(folder):
+    """A finished run of two layers and two heads with a matrix of positions, whose scores are known."""
+    write_run(folder, n_layer=2, n_head=2, positions="untied")
+    lines = [HEADER]
+    for step, layer in itertools.product(STEPS, range(2)):
+        of_wqk, of_positions = 0.1 + 0.2 * layer, 0.5 + 0.2 * layer
+        for matrix, symmetry, chance in ("wqk", of_wqk, 0.2), ("positions", of_positions, 0.03 + 0.02 * layer):
+            lines += [f"{step},{matrix},{layer},,{symmetry},-0.1,0,0,{chance}",
+                      f"{step},{matrix},{layer},0,{symmetry - 0.5},-0.2,0,0,0.4",
+                      f"{step},{matrix},{layer},1,{symmetry + 0.1},-0.4,0,0,{0.5 + layer / 10}"]
+    (folder / "scores.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_run_records_its_layers_its_heads_and_its_positions(tmp_path, drawn):
+    folder = write_positions(tmp_path / "a-1")
+    expected = dict(
+        symmetry=0.2, symmetry_1=0.3, chance=0.2, chance_1=0.2, positions=0.6, positions_1=0.7, positions_chance=0.04,
+        heads=0.0, heads_0=-0.1, heads_1=0.1, positions_heads=0.4,  # the mean of two heads is 0.2 below
+        heads_directionality_1=-0.3, heads_chance_0=0.45, heads_chance_1=0.5,
+        highest_head_0=0.2, highest_head_1=0.4, highest_head_chance_0=0.5, highest_head_chance_1=0.6, highest_head=0.3)
+    record = records.read_run(folder)
+    assert {name: record.last(name) for name in expected} == pytest.approx(expected)
+    assert not run(folder, "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
+    (again,), = compare.pool([tmp_path / "c.csv"]).values()
+    assert {name: again.last(name) for name in expected} == pytest.approx(expected)
+    panels = {axis.get_title(loc="left"): axis for axis in drawn[0].axes}
+    assert len(panels) == 4 and "symmetry of positions" in panels
+    ends = [line.get_ydata()[-1] for line in panels["symmetry of positions"].lines[:4]]
+    assert ends == pytest.approx([0.5, 0.03, 0.7, 0.05])  # of each layer, and its chance
+    of_layer, of_chance = panels["symmetry of $W_{qk}$"].lines[:2]
+    assert of_chance.get_linestyle() == ":" and of_chance.get_color() == of_layer.get_color()
+
+
+def test_runs_of_one_seed_are_shown_by_layer_at_the_last_step_that_all_have(tmp_path, drawn):
+    folders = [write_positions(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[:8], steps=STEPS[:8], init="skew")]
+    out = printed(*folders)
+    lines = words_of(out)
+    assert lines[0] == ["at", "step", "700", "loss", *comparison.BY_LAYER]
+    assert "b: 0 of 1 runs have finished." in out
+    assert lines[1] == "a 0 2.300 0.10 0.20 -0.10 -0.10 0.20 0.50 0.50 0.03".split()
+    assert lines[2] == "1 0.30 0.20 -0.10 0.10 0.40 0.60 0.70 0.05".split()
+    assert lines[3] == "b 0 2.300 0.35 0.10 -0.35 -1.00 -1.00 0.50".split()  # a mean of steps 0 to 7 would be lower
+    folders.append(write_run(tmp_path / "b-2", FALL[:8] + 1, 2, STEPS[:8], init="skew"))
+    assert words_of(printed(*folders, "--by_layer", "--step", 300, "--plot", tmp_path / "p.png"))[3][:4] == [
+        "b", "0", "3.200", "0.15"]  # the mean of two seeds
+    assert [axis.get_title(loc="left") for axis in drawn[0].axes] == ["a", "b"] and len(drawn[0].axes[1].lines) == 5
+
+
 # ---- figures -----------------------------------------------------------------------------------------------------
 
 
-def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_arms_at_most(tmp_path, drawn):
+def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_path, drawn):
     folders = [write_run(tmp_path / f"{name}-{seed}", FALL + far * seed, seed, n_layer=3, init=name)
                for name, far in (("random", 0.04), ("skew", 0.5)) for seed in (1, 2)]
     assert not run(*folders, "--plot", tmp_path / "p.png")
@@ -341,81 +381,38 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_
     assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "skew"]
     np.testing.assert_allclose(lines[2]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     np.testing.assert_allclose(lines[3]["skew"], -np.arange(11) / 20)
-    more = [write_run(tmp_path / f"an_arm_{i}-1") for i in range(5)]
+    more = [write_run(tmp_path / f"an_arm_{i}-1") for i in range(10)]
     assert not run(*folders, *more, "--plot", tmp_path / "p.png")
     loss, ends, *_ = drawn[1].axes
-    assert not loss.collections and len(loss.lines) == 7 and ends.get_yticklabels()[-1].get_text() == "an arm 4"
-
-
-def test_a_picture_whose_name_is_an_ending_alone_is_written(tmp_path):
-    with drawing.figure(tmp_path / ".png", 1, 1):
-        pass
-    assert (tmp_path / ".png").stat().st_size > 1000
-
-
-def test_a_run_with_one_step_is_drawn_as_dots(tmp_path, drawn):
-    folders = [write_run(tmp_path / "a-1", FALL[:1], steps=STEPS[:1]), write_run(tmp_path / "b-1", init="skew")]
-    assert not run(folders[0], "--plot", tmp_path / "p.png") and not run(*folders, "--plot", tmp_path / "p.png")
-    for figure in drawn:
-        for axis in figure.axes:
-            assert all(line.get_marker() == "." for line in axis.lines if len(line.get_xdata()) == 1)
-    long, short = drawn[1].axes[0].lines
-    assert (long.get_marker(), short.get_marker()) == (".", "None")
-
-
-def test_a_loss_that_rises_far_and_falls_again_adds_no_losses_below_0_to_the_axis(tmp_path, drawn):
-    folders = [write_run(tmp_path / f"{name}-1", np.where(STEPS == 500, 90, FALL)) for name in "ab"]
-    assert not run(*folders, "--plot", tmp_path / "p.png")
-    low, high = drawn[0].axes[0].get_ylim()
-    assert low == 0 and 2.9 <= high < 3.1
-
-
-def test_arms_whose_colours_are_those_of_others_are_in_the_legend_and_their_means_are_whole_bars(tmp_path, drawn):
-    folders = [write_run(tmp_path / f"{name}-1") for name in "abcdefghijkl"]
-    assert not run(*folders, "--plot", tmp_path / "p.png")
-    _, ends, *_ = drawn[0].axes
+    assert len(drawn[1].axes) == 4 and len(loss.collections) == len(loss.lines) == 12
     colours = [text.get_color() for text in ends.get_yticklabels()]
     assert len(set(colours[:10])) == 10 and colours[10:] == colours[1:3]
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()][:2] == ["k", "l"]
-    assert {line.get_linestyle() for line in ends.lines if not line.get_marker() == "."} == {"-"}
+    assert [text.get_text() for text in drawn[1].legends[0].get_texts()] == ["an arm 8", "an arm 9"]  # dashed
 
 
-def test_losses_of_two_tasks_have_an_axis_each_and_the_title_says_in_what_the_runs_differ(tmp_path, drawn):
-    runs = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", init="skew"),
-            write_run(tmp_path / "c-1", causal=True)]
-    assert not run(*runs, "--plot", tmp_path / "p.png")
-    losses, others, scores, *_ = [[line.get_label() for line in axis.lines] for axis in drawn[0].axes]
-    assert losses == ["a", "b"] and others == ["c"] and scores[:3] == ["a", "b", "c"]
-    assert drawn[0].get_suptitle() == "Runs that differ in causal, init, objective"
-    assert not run(runs[0], write_run(tmp_path / "a-2", seed=2), "--plot", tmp_path / "p.png")
-    assert drawn[1].get_suptitle() == "Runs that differ in seeds alone"
+def test_a_picture_of_several_tasks_has_no_losses_and_says_what_is_not_drawn(tmp_path, drawn):
+    folders = [write_run(tmp_path / f"{name}-{seed}", np.where(STEPS == 500, 90, FALL), seed, n_embd=64, causal=causal)
+               for name, causal in (("a", False), ("b", True)) for seed in (1, 2)]
+    assert not run(*folders, "--plot", tmp_path / "p.png") and not run(*folders[:2], "--plot", tmp_path / "p.png")
+    titles = [[axis.get_title(loc="left") for axis in figure.axes] for figure in drawn]
+    assert titles[0] == ["symmetry of $W_{qk}$", "symmetry of single heads"]  # two panels for two of them
+    words = drawn[0].legends[0].get_title().get_text()
+    assert "losses are not drawn" in words and "directionality is not drawn: chance gives any value" in words
+    assert drawn[0].get_suptitle() == "Runs that differ in causal, objective"
+    assert drawn[1].get_suptitle() == "Runs that differ in seeds alone" and len(drawn[1].axes) == 4
+    low, high = drawn[1].axes[0].get_ylim()
+    assert low == pytest.approx(1.9) and 2.9 <= high < 3.1  # one that rises far and falls again is cut off
 
 
-def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path, drawn):
+def test_a_single_run_is_drawn_in_three_panels_and_one_step_as_dots(tmp_path, drawn):
     folder = write_run(tmp_path / "a-1", init="skew", n_embd=64)
     out = printed(folder, "--plot", tmp_path / "p.png", "--csv", tmp_path / "c.csv")
-    # A layer, with its start and end: symmetry, that of its single head, and directionality
-    assert words_of(out)[2] == ["1", "0.05", "0.55", "-1.00", "-1.00", "0.00", "-0.50"]
-    assert out.splitlines()[3:] == ["validation loss 2.0000 nats/token"]
-    loss, symmetry, directionality, heads, *_, empty = drawn[0].axes
-    assert [line.get_label() for line in symmetry.lines[:2]] == ["layer 0", "layer 1"]  # as in the table
-    assert set(heads.lines[1].get_ydata()) == {-1} and not empty.axison
-    np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
-    np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)
-    low, high = chance.interval("directionality", 64, chance.limit_of_random(64, 2.0))
-    band = directionality.patches[0].get_bbox()
-    assert (band.y0, band.y1) == pytest.approx((low, high)) and directionality.patches[0].get_label() == drawing.RANDOM
+    assert words_of(out)[1:3] == ["a 0 2.000 0.50 0.10 -0.50 -1.00 -1.00 0.50".split(),
+                                  "1 0.55 0.20 -0.50 -1.00 -1.00 0.50".split()]
     assert printed(tmp_path / "c.csv") == out
-    assert words_of(printed(folder, "--measure", "symmetry_1"))[1] == "a 0.550 baseline 0.53 -0.50".split()
-    assert "no run has symmetry_9" in run(folder, "--measure", "symmetry_9")
-
-
-def test_a_score_that_is_rounded_to_0_has_no_minus(tmp_path):
-    folders = [write_run(tmp_path / f"{name}-1") for name in "ab"]
-    for folder in folders:
-        path = Path(folder, "scores.csv")
-        path.write_text(path.read_text().replace(",-0.500000,", ",-0.004000,"))  # directionalities at the end
-    plan = tmp_path / "plan.py"
-    plan.write_text('arms = dict(a={}, b={})\nplanned = [["loss", "a", ">", "b"]]\n')
-    for argv in folders[:1], folders, [*folders, "--plan", plan]:
-        assert "0.00" in printed(*argv).split() and "-0.00" not in printed(*argv).split()
+    loss, symmetry, _ = drawn[0].axes
+    np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
+    np.testing.assert_allclose(symmetry.lines[2].get_ydata(), (np.arange(11) + 1) / 20)
+    assert [line.get_label() for line in symmetry.lines[::2][:2]] == ["layer 0", "layer 1"]
+    assert not run(write_run(tmp_path / "b-1", FALL[:1], steps=STEPS[:1]), "--plot", tmp_path / "p.png")
+    assert {line.get_marker() for axis in drawn[1].axes for line in axis.lines if len(line.get_xdata()) == 1} == {"."}

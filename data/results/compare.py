@@ -1,10 +1,9 @@
 """
-Statistics of training runs. An arm is one configuration; it has several runs, which differ only in their seed.
-
-Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs: a difference
-for each seed, which exact.py tests.
+Statistics of training runs. An arm is one configuration; its runs differ only in their seed. Runs with the same seed
+saw the same data, so arms are compared in pairs: a difference for each seed.
 """
 
+import functools
 from math import inf, nan
 from pathlib import Path
 
@@ -12,119 +11,76 @@ import numpy as np
 import pandas
 
 from config import HOW
-from config.planned import arms_of, column_of, differing_keys, task_of
-from data.results.exact import confidence_interval, holm, sign_flip
+from config.plan import differing_keys, task_of
 from data.results.records import read_comparison, read_run
 from data.results.runs import require
 from model import BERT_STD
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
+EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
+DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
 
 
-# ---- arms --------------------------------------------------------------------------------------------------------
+# ---- n differences -----------------------------------------------------------------------------------------------
 
 
-def pool(paths):
-    """Returns {arm: its records} and {file: its planned tests}. Raises RunError if a name stands for several arms."""
-    arms, plans = {}, {}
-    for path in paths:
-        if Path(path).is_dir():
-            records = [read_run(path)]
-        else:
-            records, plans[path] = read_comparison(path)
-        for record in records:
-            for other in arms.setdefault(record.arm, []):
-                require_same_arm(record, other)
-            arms[record.arm].append(record)
-    return arms, plans
+def subset_sums(values):
+    """Returns the sums of all 2^n subsets of n values, or of DRAWS random ones. The first subset is empty."""
+    if len(values) > EXACT_PAIRS:
+        is_in = np.random.default_rng(0).integers(2, size=(DRAWS, len(values)))
+        is_in[0] = 0
+        return is_in @ values
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums, sums + value])  # without the value, and with it
+    return sums
 
 
-def by_task(arms):
-    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
-    tasks = {}
-    for name, records in arms.items():
-        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
-    return list(tasks.values())
-
-
-def require_same_arm(record, other):
-    """Raises RunError unless the configurations of two runs differ in their seeds, and else in keys of FREE at most."""
-    for key in differing_keys([record.config, other.config]):
-        require(key in FREE, f"two runs called {record.arm} differ in {key}: {record.config.get(key)}, "
-                f"{other.config.get(key)}")
-    require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
-
-
-def has_berts_start(config):
-    """Returns whether a run starts as BERT does: an arm of such runs is a baseline."""
-    stds = {config["qk_std"], config["v_std"]}  # older files have numbers here
-    return config["init"] == "random" and config["init_std"] == BERT_STD and stds <= {BERT_STD, "init_std"}
-
-
-def find_baselines(arms, chosen=None, measure="loss"):
+def sign_flip(differences):
     """
-    Returns {arm: its baseline}. Arms of the same task are neighbours, and the first of them is their baseline.
+    Returns the exact two-sided p: could seeds alone have made these n differences?
 
-    This is the chosen arm, else the first with BERT's random start, else the first. A score means the same in all
-    tasks, so there all arms are neighbours.
+    If two arms were the same, each pair could as well have come out the other way round: its difference would have the
+    other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum is at least as
+    far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
     """
-    baseline_of = {}
-    for neighbours in by_task(arms) if measure == "loss" else [arms]:
-        plain = [name for name, records in neighbours.items() if has_berts_start(records[0].config)]
-        candidates = [chosen] if chosen in neighbours else [*plain, *neighbours]
-        baseline = candidates[0]
-        baseline_of[baseline] = baseline  # in front of the others
-        baseline_of |= dict.fromkeys(neighbours, baseline)
-    return baseline_of
+    observed = np.sum(differences)
+    sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
+    rounding = 1e-9 * np.abs(differences).sum()
+    return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
 
 
-def finished(records):
-    return [record for record in records if record.is_finished()]
-
-
-def counted(records):
-    """Returns the finished runs of an arm, or all of its runs if none has finished."""
-    return finished(records) or records
-
-
-def at_end(records, column):
-    """Returns the last value of a column in each run: a Series by seed, nan where a run has none."""
-    return pandas.Series({record.seed: record.last(column) for record in records}, dtype=float)
-
-
-# ---- an arm and its baseline -------------------------------------------------------------------------------------
-
-
-def speed_up(loss, baseline_loss, window=3):
+def confidence_interval(differences):
     """
-    Returns 1 - t / T, where T is the last step, and t is the first at which the loss is at or below the last one of the
-    baseline. -inf, less than any number, if it never is.
+    Returns the lowest and the highest difference d that sign_flip does not reject, at 0.05, if d is taken from every
+    difference. (nan, nan) for fewer than six pairs.
 
-    Losses are Series by step. They are smoothed first: each is the mean of an evaluation and up to two before it. The
-    paper's rule does not smooth: window = 1.
+    If then the signs of a subset of m are turned, the sum changes by -2 (sum of the subset - m d): it does not fall if
+    the mean of the subset is at most d. So the share of subsets with such a mean is the one-sided p of d. Therefore
+    sort the means of all subsets, and leave out 2.5 of 100 at each end, the empty subset at both (Hartigan 1969).
     """
-    smooth = loss.rolling(window, min_periods=1).mean()
-    smooth_baseline = baseline_loss.rolling(window, min_periods=1).mean()
-    reached = loss.index[smooth <= smooth_baseline.iloc[-1]]
-    return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
+    sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
+    is_empty = sizes == 0  # one of all subsets, but maybe several of random ones
+    means = np.sort(sums[~is_empty] / sizes[~is_empty])  # an empty subset has no mean
+    n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty ones among them
+    if n_outside == 0:
+        return nan, nan
+    n_outside -= is_empty.sum()
+    return means[n_outside], means[-1 - n_outside]
 
 
-def compare_arms(records, others, column="val_loss"):
+def holm(ps):
     """
-    Returns how much a column of an arm ends above that of others, its baseline: a dict of numbers, nan without a pair.
+    Returns the p of m tests after Holm's correction, a Series.
 
-    A pair is a run of each with the same seed: they saw the same data. Both have finished, or the column has its last
-    value at the same step.
+    Of 20 tests without any effect one is expected below 0.05. So the smallest p is multiplied by m. If it is still
+    significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
     """
-    of_seed = {other.seed: other for other in counted(others)}
-    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
-    pairs = [(mine, other) for mine, other in pairs
-             if mine.last_step(column) == other.last_step(column) or (mine.is_finished() and other.is_finished())]
-    gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs
-             if task_of(mine.config) == task_of(other.config)]  # or one loss says nothing about the other
-    found = of_differences([mine.last(column) - other.last(column) for mine, other in pairs])
-    return found | dict(speed_up=np.median(gains) if gains else nan)
+    ordered = pandas.Series(ps, dtype=float).sort_values()
+    n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
+    corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
+    return corrected.clip(upper=1).sort_index()
 
 
 def of_differences(differences):
@@ -136,29 +92,95 @@ def of_differences(differences):
                 interval=confidence_interval(differences), p=sign_flip(differences))
 
 
-# ---- planned tests -----------------------------------------------------------------------------------------------
+def speed_up(loss, baseline_loss, window=3):
+    """
+    Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
+    at which the loss is at or below the baseline's last one. -inf if it never is, nan if the arm has not come to T.
+
+    Losses are Series by step. They are smoothed first: each is the mean of an evaluation and up to two before it. The
+    paper's rule does not smooth: window = 1.
+    """
+    last_step = baseline_loss.index[-1]
+    target = baseline_loss.rolling(window, min_periods=1).mean().iloc[-1]
+    smooth = loss.rolling(window, min_periods=1).mean().loc[:last_step]
+    reached = smooth.index[smooth <= target]
+    if len(reached):
+        return 1 - reached[0] / last_step
+    return -inf if loss.index[-1] >= last_step else nan
 
 
-def do_planned(planned, arms):
+# ---- arms --------------------------------------------------------------------------------------------------------
+
+
+def pool(paths):
+    """Returns {arm: its records}, of folders of runs and of CSV files. Raises RunError if a name is of several arms."""
+    arms = {}
+    for path in paths:
+        for record in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
+            for other in arms.setdefault(record.arm, []):
+                for key in differing_keys([record.config, other.config]):
+                    require(key in FREE, f"two runs called {record.arm} differ in {key}: {record.config.get(key)}, "
+                            f"{other.config.get(key)}")
+                require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
+            arms[record.arm].append(record)
+    return arms
+
+
+def by_task(arms):
+    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
+    tasks = {}
+    for name, records in arms.items():
+        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
+    return list(tasks.values())
+
+
+def find_baselines(arms, chosen, measure):
     """
-    Does the planned tests (config/planned.py) with the finished runs. Returns a dict for each: of of_differences, with
-    p after Holm's correction over all of them, and the result.
+    Returns {arm: its baseline}: of the arms of its task the chosen one, else the first with BERT's random start, else
+    the first. A score means the same in all tasks, so there it is one baseline for all arms.
     """
-    found = []
-    for measure, left, direction, right in planned:
-        test = of_differences(of_side(arms, left, measure) - of_side(arms, right, measure))
-        is_predicted = test["difference"] > 0 if direction == ">" else test["difference"] < 0
-        found.append(test | dict(result="as predicted" if is_predicted else "the other way"))
-    # A test without runs counts as well: the plan is one family, whichever of its runs are there.
-    corrected = holm([1 if np.isnan(test["p"]) else test["p"] for test in found])
-    for test, p in zip(found, corrected):
-        test["p"] = p
-        if p >= 0.05:
-            test["result"] = "not shown"
+    baseline_of = {}
+    for neighbours in by_task(arms) if measure == "loss" else [arms]:
+        plain = [name for name, records in neighbours.items() if has_berts_start(records[0].config)]
+        candidates = [chosen] if chosen in neighbours else [*plain, *neighbours]
+        baseline_of |= dict.fromkeys(neighbours, candidates[0])
+    return baseline_of
+
+
+def has_berts_start(config):
+    stds = {config["qk_std"], config["v_std"]}  # older files have numbers here
+    return config["init"] == "random" and config["init_std"] == BERT_STD and stds <= {BERT_STD, "init_std"}
+
+
+def at_end(records, measure):
+    """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
+    return pandas.Series({record.seed: record.last(measure) for record in records}, dtype=float)
+
+
+def common_step(arms):
+    """Returns the last step at which all runs have a loss and scores. Raises RunError if there is none."""
+    runs = [record for records in arms.values() for record in records]
+    steps = [run.curve("loss").index.intersection(run.curve("symmetry").index) for run in runs]
+    common = functools.reduce(lambda some, others: some.intersection(others), steps)
+    require(len(common), "these runs have no step in common")
+    return int(common.max())
+
+
+def compare_arms(records, others, measure):
+    """
+    Returns how much a measure of an arm ends above that of others, its baseline: a dict of numbers, nan without a pair.
+
+    A pair is a run of each with the same seed: they saw the same data. Both have finished, or the measure has its last
+    value at the same step. For updates saved the arm may be at another step, if both have the same task.
+    """
+    of_seed = {other.seed: other for other in others}
+    pairs = [(mine, of_seed[mine.seed]) for mine in records if mine.seed in of_seed]
+    differences = [mine.last(measure) - other.last(measure) for mine, other in pairs
+                   if mine.last_step(measure) == other.last_step(measure)
+                   or (mine.is_finished() and other.is_finished())]
+    losses = [(mine.curve("loss"), other.curve("loss")) for mine, other in pairs
+              if task_of(mine.config) == task_of(other.config)]
+    found = of_differences(differences)
+    for name, window in dict(saved=3, saved_by_paper=1).items():
+        found[name] = np.median([speed_up(*pair, window) for pair in losses]) if losses else nan
     return found
-
-
-def of_side(arms, side, measure):
-    """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed, of finished runs."""
-    first, *others = [at_end(finished(arms.get(arm, [])), column_of(measure)) for arm in arms_of(side)]
-    return first - sum(others)

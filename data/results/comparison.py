@@ -1,244 +1,255 @@
 """Prints comparisons of runs of train.py (analyze.py --runs), and draws the pictures that go with them."""
 
-import itertools
+import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas
 
-from config import KEYS, ConfigError, run_file
-from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, require_names, require_planned,
-                            split_measure, task_of)
-from data.chance import SCORES
+from config.plan import ROOT, arms_of, differing_keys, read_plan, task_of
 from data.names import fixed
-from data.results.compare import (FREE, MIN_PAIRS, at_end, compare_arms, counted, do_planned, find_baselines, finished,
-                                  pool)
-from data.results.ends import table_of_ends
-from data.results.exact import DRAWS, EXACT_PAIRS, holm
-from data.results.records import origins, read_comparison, write_comparison
+from data.results.compare import (DRAWS, EXACT_PAIRS, FREE, MIN_PAIRS, at_end, common_step, compare_arms,
+                                  find_baselines, holm, of_differences, pool)
+from data.results.records import MEASURES, origins, write_comparison
 from data.results.runs import require
+
+OF_CORPUS = {"tokenizer", "sha256", "n_params"}  # what a run has beside the keys of its plan
+SCORES = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
+BY_LAYER = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
+            "positions_chance"]
+LEGEND = MEASURES | {
+    "n": "runs that count",
+    "task": "in which keys tasks differ. Losses of different tasks are not compared. A key that does not change what a "
+            "loss means belongs to WITHIN_TASK in config/plan.py",
+    "their chance": MEASURES["positions_chance"],
+    "pairs": "how many runs have a partner with the same seed",
+    "difference [95 %]": "an arm less its baseline, or left less right: mean over pairs of runs with the same seed, and "
+                         f"of {MIN_PAIRS} pairs or more its 95 % confidence interval. It has a p if it was planned",
+    "from": "the baseline",
+    "p": f"exact sign-flip test (of more than {EXACT_PAIRS} pairs with {DRAWS:,} draws of the signs) with Holm's "
+         "correction over all tests of the plan, also over those with too few pairs",
+    "result": f"not shown: p is 0.05 or more; too few pairs: p is never below 0.05 with fewer than {MIN_PAIRS}",
+    "updates saved": "share of the updates that an arm did not need to reach the last loss of its baseline, median "
+                     "over pairs. Each loss is a mean of three evaluations, because one may be low by chance",
+    "by Table 1": "the same by the rule of the paper's Table 1, which takes single evaluations",
+}
 
 
 def report_runs(args):
-    """Compares runs, from their folders or from the CSV file of a comparison, or shows the ends of a single run."""
-    pooled, plans = pool(args.runs)
-    measure = args.measure or "loss"
-    split_measure(measure)  # an error if there is no such measure
-    planned = find_plan(args.plan, plans, {name: records[0].config for name, records in pooled.items()})
-    arms = choose_arms(pooled, args.arms, args.baseline, measure)
-    runs = list(itertools.chain(*arms.values()))
-    if args.csv:
-        require_names(arms)
-        write_comparison(args.csv, arms, planned)
-    if args.plot:
-        from data.results import figures_runs, picture  # and matplotlib with them
+    """
+    Prints what `analyze.py --runs` asks for, and writes its --csv and --plot.
 
-        if len(runs) == 1:
-            picture.plot_run(runs[0], args.plot, args.gamma)
-        else:
-            figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
-    if planned and not (args.arms or args.baseline or args.all or args.measure):
-        texts = report_plan(planned, arms)
-    elif len(runs) == 1 and not args.measure:
-        texts = [table_of_ends(runs[0]), *notes_on_runs(arms)]
-    else:
-        texts = report_comparison(arms, args.baseline, measure, args.all)
-    print(*texts, sep="\n", flush=True)
-
-
-def choose_arms(arms, chosen, baseline, measure):
-    """Returns those of the arms that are chosen (None: all) and the baseline, in the order of the table."""
-    names = [*(chosen or arms), *([baseline] if baseline else [])]
+    Raises RunError or ConfigError, in one line, if a run, a plan or an option is wrong.
+    """
+    arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
+    if plan:
+        require_runs_of(plan, arms)
+        arms = {name: arms[name] for name in plan.arms if name in arms}
+    names = [*(args.arms or arms), *([args.baseline] if args.baseline else [])]
     for name in names:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
-    baseline_of = find_baselines({name: arms[name] for name in arms if name in names}, baseline, measure)
-    return {name: arms[name] for name in baseline_of}
+    arms = {name: arms[name] for name in arms if name in names}
+    if args.csv:
+        write_comparison(args.csv, arms)
+    if args.step is not None:
+        arms = {name: [record.cut(args.step) for record in records] for name, records in arms.items()}
+
+    is_plain = not (args.arms or args.baseline or args.all or args.measure or args.by_layer or args.step is not None)
+    planned = plan.planned if plan and is_plain else []
+    notes = notes_on_runs(arms)
+    finished = {name: [record for record in records if record.is_finished()] for name, records in arms.items()}
+    if planned:
+        arms = {name: finished[name] for name in arms if finished[name]}
+    else:  # of an arm without a finished run all count, as far as they are
+        arms = {name: finished[name] or arms[name] for name in arms}
+    has_one_seed = all(len(records) == 1 for records in arms.values())
+    if planned:
+        tables = [arms_table(arms, "loss"), tests_table(planned, arms)]
+    elif args.by_layer or (is_plain and has_one_seed):
+        tables = [layers_table(arms)]
+    else:
+        tables = [comparison_table(arms, args.baseline, args.measure or "loss", args.all)]
+    if args.plot:
+        from data.results import curves  # and matplotlib with it
+
+        runs = [record for records in arms.values() for record in records]
+        if len(runs) == 1:
+            curves.plot_run(runs[0], args.plot)
+        elif args.by_layer:
+            curves.plot_layers(arms, args.plot)
+        else:
+            curves.plot_runs(arms, args.plot, [measure for measure, *_ in planned])
+    print(*(table.to_string(index="result" not in table) for table in tables), sep="\n")  # tests have no names
+    print(*legend([column for table in tables for column in table]), *notes, sep="\n", flush=True)
 
 
-def report_plan(planned, arms):
-    """Returns the tables of planned tests, in texts."""
-    tables = [arms_table(planned, arms).to_string(), planned_table(planned, arms).to_string(index=False)]
-    return [*tables, LEGEND_OF_PLAN.format(n=len(planned)), *notes_on_runs(arms, only_finished=True)]
+# ---- the plan ----------------------------------------------------------------------------------------------------
 
 
-def report_comparison(arms, baseline, measure, has_all):
-    """Returns the table of arms beside their baselines, in texts. has_all: with all columns."""
-    measured = {name: arms[name] for name in arms if at_end(counted(arms[name]), column_of(measure)).notna().all()}
-    require(measured, f"no run has {measure}: there are {what_is_measured(arms)}")
-    require(baseline in (None, *measured), f"the runs of {baseline} have no {measure}")
-    baseline_of = find_baselines(measured, baseline, measure)
-    table = comparison_table(measured, baseline_of, measure)
-    if not has_all:
-        table = table.drop(columns=["pairs", "speed-up"])
-    texts = [table.to_string(), legend(measure, (table["p"] != "").any())]
-    if has_all:
-        texts.append(LEGEND_OF_ALL)
-    texts += [f"{name}: its runs have no {measure}." for name in arms if name not in measured]
-    first = next(iter(baseline_of))
-    for name in baseline_of:
-        if name != first and baseline_of[name] == name:  # of another task
-            keys = differing_keys([task_of(measured[arm][0].config) for arm in (first, name)])
-            texts.append(f"{name} is not compared with {first}, because they differ in {', '.join(keys)}.")
-    return texts + notes_on_runs(measured)
+def find_plan(path, runs):
+    """Returns the Plan at path, or that of config/plans for a file NAME.csv, the only one in runs; or else None."""
+    by_name = ROOT / "config" / "plans" / f"{Path(runs[0]).stem}.py"
+    if path is None and len(runs) == 1 and runs[0].endswith(".csv") and by_name.exists():
+        path = by_name
+    return read_plan(path) if path else None
 
 
-def what_is_measured(arms):
-    """Returns which measures some runs have, and which layers, in words."""
-    runs = list(itertools.chain(*arms.values()))
-    names = [name for name in MEASURES if any(len(run.curve(column_of(name))) for run in runs)]
-    last_layer = max(record.config["n_layer"] for record in runs) - 1
-    return f"{', '.join(names)}, and layers 0 to {last_layer}"
+def require_runs_of(plan, arms):
+    """Raises RunError if a run is not one of this plan: of another arm, another seed, or with other keys."""
+    for name, records in arms.items():
+        require(name in plan.arms, f"{plan.path} has no arm {name}: there are {', '.join(plan.arms)}")
+        _, expected = plan.keys_of(name)
+        config = records[0].config
+        for key in differing_keys([expected, config]):
+            is_free = key in FREE | OF_CORPUS or (key == "dtype" and expected[key] == "auto")
+            require(is_free, f"{plan.path} is another plan: its {name} has {key} = {expected.get(key)!r}, and that of "
+                    f"these runs {config.get(key)!r}")
+        for record in records:
+            require(record.seed in plan.seeds, f"{plan.path} is another plan: it has no seed {record.seed}")
 
 
-def find_plan(path, plans, configs):
-    """
-    Returns the planned tests in the file of --plan, a plan or a comparison, or else those in plans; [] if none has any.
-
-    plans: {path: planned tests} of the comparisons that are read; configs: {arm: its keys} of the runs that there are.
-    Raises ConfigError if a test is wrong, or two files have some.
-    """
-    arms = None  # a comparison may name some that have no runs
-    if path and path.endswith(".py"):
-        plan = run_file(path)
-        keys_of = plan.get("arms", {})  # {arm: the keys that it sets}
-        plans, arms = {path: plan.get("planned", [])}, dict.fromkeys(map(str, keys_of)) | configs
-    elif path:
-        records, planned = read_comparison(path)
-        keys_of, plans = {record.arm: record.config for record in records}, {path: planned}
-    if path:
-        require(plans[path], f"{path} has no planned tests")
-        require_arms_of(path, keys_of, configs)
-    for path, planned in plans.items():
-        require_planned(path, planned, configs, arms)
-    found = [planned for planned in plans.values() if planned]
-    if len(found) > 1:
-        raise ConfigError("several of these files have planned tests: choose one with --plan=FILE")
-    return found[0] if found else []
+# ---- tables, DataFrames of cells as they are shown ---------------------------------------------------------------
 
 
-def require_arms_of(path, keys_of, configs):
-    """Raises RunError if an arm has other values in the file at path, which then is of another comparison."""
-    are_dicts = isinstance(keys_of, dict) and all(isinstance(keys, dict) for keys in keys_of.values())
-    require(are_dicts, f"{path}: arms is {keys_of!r:.60}, expected a dict of dicts")
-    for arm, keys in keys_of.items():
-        here = configs.get(arm, keys)  # an arm without runs has no other values
-        for key in sorted(keys.keys() & KEYS.keys() - FREE):
-            require(keys[key] == here[key], f"{path} is of another comparison: its {arm} has {key} = {keys[key]!r}, "
-                    f"and that of these runs {here[key]!r}")
-
-
-def legend(measure, has_p):
-    """Returns what the columns of comparison_table mean. has_p: whether any row has a p."""
-    name, layer = split_measure(measure)
-    of_layer = "" if layer is None else f", in layer {layer}"
-    return LEGEND.format(measure=measure, what=MEASURES[name] + of_layer) + (LEGEND_OF_P if has_p else LEGEND_OF_NO_P)
-
-
-LEGEND = """\
-  {measure}: {what}, at the end, mean over seeds
-  symmetry, directionality: of W_qk at the end of training, median over layers
-  difference: how much higher (+) or lower (-) the {measure} is than that of the baseline with the same seed, mean
-      over these pairs of runs, and in brackets its 95 % confidence interval"""
-LEGEND_OF_P = f"""
-  p: how often chance alone makes the difference as large (exact sign-flip test, of more than {EXACT_PAIRS} pairs with
-      {DRAWS:,} draws of the signs; Holm's correction over arms). Fewer than {MIN_PAIRS} pairs have none, because they
-      cannot reach p < 0.05"""
-LEGEND_OF_NO_P = f"""
-  p: no row has one. Fewer than {MIN_PAIRS} pairs have none, because they cannot reach p < 0.05"""
-LEGEND_OF_ALL = """\
-  pairs: how many runs have the same seed as a run of the baseline
-  speed-up: share of the steps that an arm did not need to reach the last loss of the baseline, median over pairs. This
-      is the rule of the paper's Table 1, but each loss is a mean of three evaluations: one may be low by chance"""
-LEGEND_OF_PLAN = f"""\
-  n: finished runs. All numbers are at the end of training, means over seeds; scores are medians over layers
-  chance: mean symmetry of random matrices in the directions of W_qk; their chance: in those of positions' own matrix
-  heads: symmetry of single heads, mean over the heads of a layer
-  difference: left less right, mean over seeds, and in brackets its 95 % confidence interval ({MIN_PAIRS} pairs or more)
-  p: p after Holm's correction over the {{n}} tests of the plan (exact sign-flip test, of more than {EXACT_PAIRS} pairs
-      with {DRAWS:,} draws of the signs). Not shown: p is 0.05 or more"""
-
-
-def arms_table(planned, arms):
-    """Returns a DataFrame of cells, a row for each arm, also for those of the plan without runs."""
+def arms_table(arms, measure, differences={}):
+    """Returns a row for each arm. differences: {arm: more cells}"""
     keys = differing_keys([task_of(records[0].config) for records in arms.values()])
     rows = {}
-    for name in [*arms, *itertools.chain(*map(arms_of_test, planned))]:
-        runs = finished(arms.get(name, []))
-        row = dict(n=len(runs), task="")
-        if name in arms:
-            task = task_of(arms[name][0].config)
-            row["task"] = ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)
-        row["loss"] = mean_cell(runs, "val_loss", digits=3)
-        for column in "symmetry", "chance", "heads", "directionality", "positions", "positions_chance":
-            row[column.replace("positions_", "their ")] = mean_cell(runs, column, digits=2)
-        rows[name] = row if runs else row | dict(loss="no finished run")
-    table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
-    return table.loc[:, (table != "").any()]  # columns with something in them
+    for name, records in arms.items():
+        task = task_of(records[0].config)
+        row = {"n": len(records), "task": ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)}
+        row |= {measure: mean_cell(records, measure, digits=3)} | differences.get(name, {})
+        for score in SCORES:
+            row.setdefault(score.replace("positions_", "their "), mean_cell(records, score, digits=2))
+        rows[name] = row
+    return to_table(rows, "arm")
 
 
-def planned_table(planned, arms):
-    """Returns a DataFrame of cells, a row for each planned test."""
+def tests_table(planned, arms):
+    """Returns a row for each planned test."""
+    require_measures([measure for measure, *_ in planned], arms)
+    found = [of_differences(of_side(arms, left, measure) - of_side(arms, right, measure))
+             for measure, left, _, right in planned]
+    # A test without runs counts as well: the plan is one family, whichever of its runs are there.
+    corrected = holm([1 if np.isnan(test["p"]) else test["p"] for test in found])
     rows = []
-    for (measure, left, direction, right), test in zip(planned, do_planned(planned, arms)):
+    for (measure, left, direction, right), test, p in zip(planned, found, corrected):
+        is_predicted = test["difference"] > 0 if direction == ">" else test["difference"] < 0
+        result = "as predicted" if is_predicted else "the other way"
+        if p >= 0.05:
+            result = "not shown" if test["n_pairs"] >= MIN_PAIRS else "too few pairs"
         rows.append({"measure": measure, "left": left, "": direction, "right": right, "pairs": test["n_pairs"],
-                     "difference [95 %]": difference_cell(test), "p": f"{test['p']:.2g}", "result": test["result"]})
+                     "difference [95 %]": difference_cell(test), "p": f"{p:.2g}", "result": result})
     return pandas.DataFrame(rows)
 
 
-def comparison_table(arms, baseline_of, measure="loss"):
-    """Returns a DataFrame of cells as they are shown, a row for each arm. p is corrected for the number of arms."""
-    column = column_of(measure)
-    gains = {name: compare_arms(arms[name], arms[baseline], column)
-             for name, baseline in baseline_of.items() if name != baseline}
-    corrected = holm({name: gain["p"] for name, gain in gains.items()})
+def of_side(arms, side, measure):
+    """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed."""
+    first, *others = [at_end(arms.get(arm, []), measure) for arm in arms_of(side)]
+    return first - sum(others)
+
+
+def comparison_table(arms, chosen, measure, has_all):
+    """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
+    require_measures([measure], arms)
+    arms = {name: arms[name] for name in arms if at_end(arms[name], measure).notna().all()}
+    require(chosen in (None, *arms), f"the runs of {chosen} have no {measure}")
+    cells = {}
+    for name, baseline in find_baselines(arms, chosen, measure).items():
+        found = compare_arms(arms[name], arms[baseline], measure)
+        cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline}
+        if has_all:
+            cells[name] |= {"pairs": found["n_pairs"], "updates saved": saved_cell(found["saved"]),
+                            "by Table 1": saved_cell(found["saved_by_paper"])}
+        if name == baseline:
+            cells[name] = dict.fromkeys(cells[name], "") | {"difference [95 %]": "baseline"}
+    return arms_table(arms, measure, cells)
+
+
+def layers_table(arms):
+    """Returns a row for each layer of each arm, at the last step that all runs have."""
+    step = common_step(arms)
     rows = {}
-    for name in baseline_of:
-        runs = counted(arms[name])
-        gain = gains.get(name)  # None: of a baseline
-        row = {
-            measure: mean_cell(runs, column, digits=3),
-            "difference [95 %]": difference_cell(gain) if gain else "baseline",
-            "p": f"{corrected[name]:.2g}" if gain and gain["n_pairs"] >= MIN_PAIRS else "",
-        }
-        for score in SCORES:
-            row.setdefault(score, mean_cell(runs, score, digits=2))
-        row["pairs"] = gain["n_pairs"] if gain else ""
-        row["speed-up"] = speed_up_cell(gain["speed_up"]) if gain else ""
-        rows[name] = row
-    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
+    for name, records in arms.items():
+        runs = [record.cut(step) for record in records]
+        for layer in range(runs[0].layers("symmetry").shape[1]):
+            row = {"loss": "" if layer else mean_cell(runs, "loss", digits=3)}  # in the first row of an arm
+            row |= {score: mean_cell(runs, f"{score}_{layer}", digits=2) for score in BY_LAYER}
+            rows[name, layer] = row
+    return to_table(rows, f"at step {step:,}")
 
 
-def mean_cell(records, column, digits):
-    """Returns the mean over runs of the last value of a column as it is shown, "" if a run has none."""
-    mean = at_end(records, column).mean(skipna=False)
+def to_table(rows, title):
+    table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns=title)
+    return table.loc[:, (table != "").any()]  # columns with something in them
+
+
+def require_measures(measures, arms):
+    """Raises RunError if no run has one of these measures."""
+    columns = {name for records in arms.values() for record in records for name in record.table}
+    names = ["loss", *sorted(columns - {"train_loss", "val_loss"})]
+    for measure in measures:
+        require(measure in names, f"no run has {measure}: there are {', '.join(names)}")
+
+
+# ---- cells and words ---------------------------------------------------------------------------------------------
+
+
+def mean_cell(records, measure, digits):
+    """Returns the mean over runs of the last value of a measure, "" if a run has none."""
+    mean = at_end(records, measure).mean(skipna=False)
     return "" if np.isnan(mean) else fixed(mean, digits)
 
 
-def speed_up_cell(speed_up):
-    """Returns a speed-up as it is shown. nan: there are no pairs."""
-    if np.isnan(speed_up):
+def saved_cell(saved):
+    """Returns a share of updates. nan: it is not known."""
+    if np.isnan(saved):
         return ""
-    return "not reached" if speed_up == -np.inf else f"{speed_up:.0%}"
+    return "not reached" if saved == -np.inf else f"{saved:.0%}"
 
 
-def difference_cell(gain):
-    """Returns a difference as it is shown, with its interval if there are pairs enough."""
-    if gain["n_pairs"] == 0:
+def difference_cell(found):
+    """Returns a difference, with its interval if there are pairs enough."""
+    if found["n_pairs"] == 0:
         return "no pairs"
-    low, high = gain["interval"]
-    return f"{gain['difference']:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if gain["n_pairs"] >= MIN_PAIRS else "")
+    low, high = found["interval"]
+    return signed(found["difference"]) + (f" [{signed(low)}, {signed(high)}]" if found["n_pairs"] >= MIN_PAIRS else "")
 
 
-def notes_on_runs(arms, only_finished=False):
-    """Returns what a reader must know about these runs, in lines. only_finished: of an arm without any, none counts."""
+def signed(number):
+    """Returns a number as +0.123, and with more digits if it would be shown as 0 and is not 0, such as +0.0001."""
+    number = round(number, 7)  # beyond them there is rounding alone
+    digits = 3
+    while number and not round(number, digits):
+        digits += 1
+    return fixed(number, digits, "+")
+
+
+def legend(columns):
+    """Returns what the columns of tables mean, in lines."""
+    lines = ["numbers: means over seeds at the end of training or at the step that is named; scores: medians over "
+             "layers, or of the layer that is named"]
+    for column in columns:
+        name, _, layer = column.rpartition("_")
+        if column in LEGEND:
+            lines.append(f"{column}: {LEGEND[column]}")
+        elif layer.isdecimal():
+            lines.append(f"{column}: {LEGEND.get(name, name)}, in layer {layer}")
+    return [textwrap.fill(line, 116, initial_indent="  ", subsequent_indent="      ") for line in lines]
+
+
+def notes_on_runs(arms):
+    """Returns what a reader must know about these runs, in lines."""
     notes = []
     for name, records in arms.items():
-        n_finished = len(finished(records))
+        n_finished = sum(record.is_finished() for record in records)
         if n_finished < len(records):
-            shown = "Only these count."
-            if not n_finished and not only_finished:
-                shown = "So all count, as far as they are, and none is compared with a run that is at another step."
-            notes.append(f"{name}: {n_finished} of {len(records)} runs have finished. {shown}")
-    for key, texts in origins(list(itertools.chain(*arms.values()))).items():
+            notes.append(f"{name}: {n_finished} of {len(records)} runs have finished. Others count only where an arm "
+                         "has none and no test was planned, and are compared at the same step alone.")
+        if "lengths" in records[0].config:
+            notes.append(f"{name}: its runs were made longer on the way (max_iters {records[0].config['lengths']}), so "
+                         "they are not runs that had this length from the start.")
+    for key, texts in origins([record for records in arms.values() for record in records]).items():
         if len(texts) > 1:
             notes.append(f"The {key} of these runs differs: {', '.join(texts)}.")
     return notes
