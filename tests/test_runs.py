@@ -287,7 +287,6 @@ def test_a_score_that_a_fork_adds_is_a_measure_and_older_runs_may_lack_one(tmp_p
     for measure, end in dict(trace="0.750", trace_1="1.250").items():
         out = printed(tmp_path / "a-1", "--measure", measure)
         assert words_of(out)[1][:3] == ["a", "1", end]
-    assert "  trace_1: trace, in layer 1\n" in out
 
 
 @pytest.mark.parametrize("differences, shown", [
@@ -398,8 +397,7 @@ def test_a_picture_of_several_tasks_has_no_losses_and_says_what_is_not_drawn(tmp
     assert titles[0] == ["symmetry of $W_{qk}$", "symmetry of single heads"]  # two panels for two of them
     words = drawn[0].legends[0].get_title().get_text()
     assert "losses are not drawn" in words and "directionality is not drawn: chance gives any value" in words
-    assert drawn[0].get_suptitle() == "Runs that differ in causal, objective"
-    assert drawn[1].get_suptitle() == "Runs that differ in seeds alone" and len(drawn[1].axes) == 4
+    assert len(drawn[1].axes) == 4
     low, high = drawn[1].axes[0].get_ylim()
     assert low == pytest.approx(1.9) and 2.9 <= high < 3.1  # one that rises far and falls again is cut off
 

@@ -22,9 +22,6 @@ EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the me
 DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
 
 
-# ---- n differences -----------------------------------------------------------------------------------------------
-
-
 def subset_sums(values):
     """Returns the sums of all 2^n subsets of n values, or of DRAWS random ones. The first subset is empty."""
     if len(values) > EXACT_PAIRS:

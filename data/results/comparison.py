@@ -1,5 +1,6 @@
 """Prints comparisons of runs of train.py (analyze.py --runs), and draws the pictures that go with them."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -18,14 +19,11 @@ SCORES = ["symmetry", "chance", "heads", "directionality", "positions", "positio
 BY_LAYER = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
             "positions_chance"]
 LEGEND = MEASURES | {
-    "n": "runs that count",
     "task": "in which keys tasks differ. Losses of different tasks are not compared. A key that does not change what a "
             "loss means belongs to WITHIN_TASK in config/plan.py",
     "their chance": MEASURES["positions_chance"],
-    "pairs": "how many runs have a partner with the same seed",
-    "difference [95 %]": "an arm less its baseline, or left less right: mean over pairs of runs with the same seed, and "
-                         f"of {MIN_PAIRS} pairs or more its 95 % confidence interval. It has a p if it was planned",
-    "from": "the baseline",
+    "difference [95 %]": "an arm less its baseline (from), or left less right: mean over pairs of runs with the same "
+                         f"seed, and of {MIN_PAIRS} pairs or more its 95 % confidence interval. If planned, it has a p",
     "p": f"exact sign-flip test (of more than {EXACT_PAIRS} pairs with {DRAWS:,} draws of the signs) with Holm's "
          "correction over all tests of the plan, also over those with too few pairs",
     "result": f"not shown: p is 0.05 or more; too few pairs: p is never below 0.05 with fewer than {MIN_PAIRS}",
@@ -81,9 +79,6 @@ def report_runs(args):
             curves.plot_runs(arms, args.plot, [measure for measure, *_ in planned])
     print(*(table.to_string(index="result" not in table) for table in tables), sep="\n")  # tests have no names
     print(*legend([column for table in tables for column in table]), *notes, sep="\n", flush=True)
-
-
-# ---- the plan ----------------------------------------------------------------------------------------------------
 
 
 def find_plan(path, runs):
@@ -230,11 +225,9 @@ def legend(columns):
     lines = ["numbers: means over seeds at the end of training or at the step that is named; scores: medians over "
              "layers, or of the layer that is named"]
     for column in columns:
-        name, _, layer = column.rpartition("_")
-        if column in LEGEND:
-            lines.append(f"{column}: {LEGEND[column]}")
-        elif layer.isdecimal():
-            lines.append(f"{column}: {LEGEND.get(name, name)}, in layer {layer}")
+        name = re.sub(r"_\d+$", "", column)  # symmetry_0 is that of layer 0
+        if name in LEGEND:  # other words, and scores of a fork, are their own titles
+            lines.append(f"{column}: {LEGEND[name]}")
     return [textwrap.fill(line, 116, initial_indent="  ", subsequent_indent="      ") for line in lines]
 
 

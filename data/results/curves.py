@@ -5,13 +5,10 @@ decoder purple. Dark layers are at the bottom of a network, light ones at its to
 
 import itertools
 import math
-import textwrap
 
 import numpy as np
 import pandas
 
-from config import HOW
-from config.plan import differing_keys, task_of
 from data.drawing import HEIGHT, draw_layers, figure, put_legend, put_steps, put_titles, put_zero, short, styles
 from data.results.compare import by_task
 
@@ -27,9 +24,6 @@ DOTTED = "dotted: mean of random matrices in the same directions (chance)"
 def in_words(arm):
     """Returns the name of an arm as it is shown."""
     return short(arm.replace("_", " "))
-
-
-# ---- a single run ------------------------------------------------------------------------------------------------
 
 
 def plot_run(record, path):
@@ -54,9 +48,6 @@ def grid(n):
     return math.ceil(n / columns), columns
 
 
-# ---- several runs ------------------------------------------------------------------------------------------------
-
-
 def plot_layers(arms, path):
     """Draws the symmetry of each layer over the steps, a panel for each arm, mean over its seeds."""
     with figure(path, *grid(len(arms)), title=TITLES["symmetry"], sharey=True) as axes:
@@ -79,7 +70,7 @@ def plot_runs(arms, path, planned=()):
     style_of = styles({name: records[0].config["causal"] for name, records in arms.items()})
     measures, words = choose_measures(arms, planned)
     named = []
-    with figure(path, *grid(len(measures)), max(HEIGHT, 0.25 * len(arms)), what_differs(arms)) as axes:
+    with figure(path, *grid(len(measures)), max(HEIGHT, 0.25 * len(arms)), "Training runs") as axes:
         for axis, measure in zip(axes.flat, measures):
             if measure == "ends":
                 draw_ends(axis, arms, style_of)
@@ -113,14 +104,6 @@ def choose_measures(arms, planned):
     drawn = [score for score in dict.fromkeys(scores)
              if any(len(record.curve(score)) for record in itertools.chain(*arms.values()))]
     return (losses + drawn)[:4], words
-
-
-def what_differs(arms):
-    """Returns the title of a comparison: the keys of train.py in which its arms differ."""
-    configs = [records[0].config for records in arms.values()]
-    keys = differing_keys([config | task_of(config) for config in configs])
-    shown = [key for key in keys if key not in HOW | {"seed", "n_params"}]
-    return textwrap.fill(f"Runs that differ in {', '.join(shown) or 'seeds alone'}", 90)
 
 
 def draw_arms(axis, arms, measure, style_of):
