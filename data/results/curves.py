@@ -57,7 +57,7 @@ def plot_layers(arms, path):
             draw_layers(axis, layers, chance)
             put_zero(axis)
         put_titles(axes.flat, map(in_words, arms))
-        put_legend(axes.flat, title=f"mean over seeds; {DOTTED}")
+        put_legend(axes.flat, title=f"mean over seeds; {DOTTED}" if chance.size else "mean over seeds")
 
 
 def plot_runs(arms, path, planned=()):
@@ -70,7 +70,7 @@ def plot_runs(arms, path, planned=()):
     style_of = styles({name: records[0].config["causal"] for name, records in arms.items()})
     measures, words = choose_measures(arms, planned)
     named = []
-    with figure(path, *grid(len(measures)), max(HEIGHT, 0.25 * len(arms)), "Training runs") as axes:
+    with figure(path, *grid(len(measures)), max(HEIGHT, 0.25 * len(arms))) as axes:
         for axis, measure in zip(axes.flat, measures):
             if measure == "ends":
                 draw_ends(axis, arms, style_of)
