@@ -127,7 +127,7 @@ def test_a_test_without_runs_counts_in_the_family_and_unfinished_runs_do_not_cou
     (dict(a=dict(n_layer=3)), 8, "is another plan: its a has n_layer = 3, and that of these runs 2"),
     (dict(b=dict(init="skew")), 8, "its b has init = 'skew', and that of these runs 'random'"),
     ({}, 7, "is another plan: it has no seed 8"),
-    (dict(a=dict(learning_rate=3e-3)), 8, None)])  # that of config/tiny.py
+    (dict(a=dict(n_layer=2)), 8, None)])  # as in config/tiny.py
 def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seeds, words):
     plan = write_plan(tmp_path / "plan.py", [("symmetry", "a", ">", "b")], changes, n_seeds)
     path = write_csv(tmp_path / "c.csv")

@@ -32,7 +32,7 @@ arms = {  # name: the keys that differ from base; python train.py --help lists t
     "decoder_rotary": _rate | dict(causal=True, positions="rotary"),
 }
 
-planned = [  # measure, arm, direction, arm: config/planned.py
+planned = [  # measure, arm, direction, arm: config/plan.py
     ("symmetry", "learned", ">", "learned_causal"),
     ("symmetry", "learned", ">", "rotary"),
     ("symmetry", "learned", ">", "untied"),
