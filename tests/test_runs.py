@@ -250,7 +250,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
 
 
 def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(tmp_path):
-    reasons = {"b": "max_iters=500", "c": "tokenizer=gpt2", "d": "objective=next", "e": "objective=masked", "f": "of_a_fork=1"}
+    reasons = ["max_iters=500", "tokenizer=gpt2", "objective=next", "objective=masked", "of_a_fork=1"]  # of b to f
     folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[:6], steps=STEPS[:6], max_iters=500),
                write_run(tmp_path / "c-1", tokenizer="gpt2", sha256="c"), write_run(tmp_path / "d-1", causal=True),
                write_run(tmp_path / "e-1", causal=True, objective="masked"), write_run(tmp_path / "f-1", of_a_fork=1),
@@ -258,7 +258,7 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
     out = printed(*folders, "--all")
     rows = out.splitlines()[1:8]
     assert ["baseline" in row for row in rows] == 6 * [True] + [False] and "+1.000" in rows[6]
-    for row, reason in zip(rows[1:], reasons.values()):
+    for row, reason in zip(rows[1:], reasons):
         assert reason in row
     assert "belongs to WITHIN_TASK in config/plan.py" in " ".join(out.split())
 
