@@ -1,114 +1,50 @@
 """
-A trained model as a BERT of Hugging Face's transformers (BertForMaskedLM or BertLMHeadModel).
+A trained model as a BERT of Hugging Face's transformers (BertForMaskedLM, or BertLMHeadModel for a decoder).
 
-    config, state = to_hf(model)  # what their config.json and model.safetensors hold
-    save_folder(model, folder)    # writes both files, which from_pretrained and analyze.py --hf read
+    python -m data.export out/tiny    # writes out/tiny/bert: config.json and model.safetensors
 
-Both sides store a Linear as (out, in), so only the names of the weights change. BERT has one tensor more, a vector for
-each token type. It is written as zeros. A fork's model may compute something else than BERT does. So a narrow model of
-the same class is compared with `bert_logits`, which is BERT in a few lines, before anything is exported.
+It is written only if theirs has the same logits. So what is no BERT is refused: other positions than learned ones,
+qk_norm, or a block of your own.
 """
 
-from dataclasses import replace
-from functools import lru_cache
+import argparse
+import copy
+import sys
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from safetensors.torch import save as safetensors
+from safetensors.torch import save
 
 from data.atomic import replacing, write_json
+from data.results.runs import RunError, open_run
 
-HF_TENSORS = {  # our name -> theirs
-    "tok_emb.weight": "bert.embeddings.word_embeddings.weight",
-    "pos_emb.weight": "bert.embeddings.position_embeddings.weight",
-    "head.bias": "cls.predictions.bias",
-}
-HF_MODULES = {  # the same of modules with a weight and a bias; {i} is the number of a block
+NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in)
+    "tok_emb": "bert.embeddings.word_embeddings",
+    "pos_emb": "bert.embeddings.position_embeddings",
     "ln_emb": "bert.embeddings.LayerNorm",
-    "blocks.{i}.attn.q": "bert.encoder.layer.{i}.attention.self.query",
-    "blocks.{i}.attn.k": "bert.encoder.layer.{i}.attention.self.key",
-    "blocks.{i}.attn.v": "bert.encoder.layer.{i}.attention.self.value",
-    "blocks.{i}.attn.proj": "bert.encoder.layer.{i}.attention.output.dense",
-    "blocks.{i}.ln_1": "bert.encoder.layer.{i}.attention.output.LayerNorm",
-    "blocks.{i}.mlp.fc": "bert.encoder.layer.{i}.intermediate.dense",
-    "blocks.{i}.mlp.proj": "bert.encoder.layer.{i}.output.dense",
-    "blocks.{i}.ln_2": "bert.encoder.layer.{i}.output.LayerNorm",
+    "blocks": "bert.encoder.layer",
+    "attn.q": "attention.self.query",
+    "attn.k": "attention.self.key",
+    "attn.v": "attention.self.value",
+    "attn.proj": "attention.output.dense",
+    "ln_1": "attention.output.LayerNorm",
+    "mlp.fc": "intermediate.dense",
+    "mlp.proj": "output.dense",
+    "ln_2": "output.LayerNorm",
     "head.dense": "cls.predictions.transform.dense",
     "head.ln": "cls.predictions.transform.LayerNorm",
+    "head.bias": "cls.predictions.bias",
 }
-
-
-def hf_names(n_layer):
-    """Returns {our name: theirs} for all tensors of a model with n_layer blocks."""
-    names = dict(HF_TENSORS)
-    for i in range(n_layer):
-        for ours, theirs in HF_MODULES.items():
-            for kind in "weight", "bias":
-                names[f"{ours}.{kind}".format(i=i)] = f"{theirs}.{kind}".format(i=i)
-    return names
-
-
-def bert_logits(w, cfg, idx):
-    """Returns the logits (B, T, V) of BERT for idx (B, T). w: {our name: weight}."""
-    def linear(x, name, n_out=cfg.n_embd):
-        if len(w[f"{name}.bias"]) != n_out:
-            raise RuntimeError(f"{name} has a size that no config.json tells")
-        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
-
-    def norm(x, name):
-        return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
-
-    def heads(x):
-        return x.unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
-
-    n_mlp = len(w["blocks.0.mlp.fc.bias"])  # one number for all blocks
-    x = norm(w["tok_emb.weight"][idx] + w["pos_emb.weight"][: idx.shape[1]], "ln_emb")
-    for i in range(cfg.n_layer):
-        block = f"blocks.{i}"
-        q, k, v = [heads(linear(x, f"{block}.attn.{part}")) for part in "qkv"]
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=cfg.causal)
-        x = norm(x + linear(y.transpose(1, 2).flatten(2), f"{block}.attn.proj"), f"{block}.ln_1")
-        y = linear(F.gelu(linear(x, f"{block}.mlp.fc", n_mlp)), f"{block}.mlp.proj")
-        x = norm(x + y, f"{block}.ln_2")
-    x = norm(F.gelu(linear(x, "head.dense")), "head.ln")
-    return x @ w["tok_emb.weight"].T + w["head.bias"]
-
-
-@lru_cache(maxsize=1)  # of a large vocabulary it takes seconds, and a run asks at every checkpoint
-@torch.no_grad()
-def computes_what_bert_computes(model):
-    """Returns whether a narrow model of the same class and with the same switches has the logits of BERT."""
-    cfg = replace(model.cfg, n_embd=4 * model.cfg.n_head)
-    # (1, T): all positions, as attention may be to a window, and the last ids, where the end of a document is.
-    idx = (cfg.vocab_size - 1 - torch.arange(cfg.block_size)[None]) % cfg.vocab_size
-    try:
-        with torch.random.fork_rng(devices=[]):  # leave torch's random state as it is
-            torch.manual_seed(0)
-            narrow = type(model)(cfg).double().eval()
-            for weight in narrow.parameters():
-                weight.uniform_(-1, 1)
-        return torch.allclose(narrow(idx), bert_logits(narrow.state_dict(), cfg, idx), rtol=1e-6, atol=1e-6)
-    except (RuntimeError, ValueError, ArithmeticError, AssertionError):  # of other shapes, or none is so narrow
-        return False
 
 
 def to_hf(model):
-    """
-    Returns config.json, as a dict, and the state dict of the same model in transformers.
-
-    Raises ValueError if their BERT would not have all of its weights, or would compute something else.
-    """
+    """Returns config.json, as a dict, and the state dict of the same model in transformers."""
     cfg, ours = model.cfg, model.state_dict()
-    names = hf_names(cfg.n_layer)
-    not_in_both = sorted(ours.keys() ^ names.keys())
-    if not_in_both:
-        raise ValueError(f"this model and a Hugging Face BERT do not both have {not_in_both[0]}")
-    if not computes_what_bert_computes(model):
-        raise ValueError("a Hugging Face BERT would compute something else with these weights, because it has no "
-                         "qk_norm, and no other block or attention than BERT's")
-    state = {names[name]: tensor for name, tensor in ours.items()}
-    state["bert.embeddings.token_type_embeddings.weight"] = torch.zeros_like(ours["tok_emb.weight"][:1])  # (1, C)
+    state = {"bert.embeddings.token_type_embeddings.weight": torch.zeros_like(ours["tok_emb.weight"][:1])}  # (1, C)
+    for name, tensor in ours.items():
+        for part, theirs in NAMES.items():
+            name = name.replace(part, theirs)
+        state[name] = tensor
     config = dict(  # all else is as in a new BertConfig
         model_type="bert",
         architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
@@ -127,15 +63,41 @@ def to_hf(model):
     return config, state
 
 
-def save_folder(model, folder):
-    """Writes config.json and model.safetensors into a folder. Returns why not, if no BERT is this model, or ""."""
+@torch.no_grad()
+def require_bert(model, special_ids):
+    """Raises RunError unless the same model in transformers has the same logits for random ids and for special ones."""
+    from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
+
+    config, state = to_hf(model)
+    theirs = (BertLMHeadModel if model.cfg.causal else BertForMaskedLM)(BertConfig(**config)).eval()
+    idx = torch.randint(model.cfg.vocab_size, (2, model.cfg.block_size))  # all positions
+    idx[0, : len(special_ids)] = torch.tensor(special_ids)[: model.cfg.block_size]
     try:
+        _, unknown = theirs.load_state_dict(state, strict=False)  # they have a name more, for the tied output layer
+        ours = copy.deepcopy(model).double()(idx)  # (2, T, V)
+        same = not unknown and torch.allclose(ours, theirs.double()(idx).logits, rtol=1e-8, atol=1e-8)
+    except RuntimeError:  # a tensor has another shape
+        same = False
+    if not same:
+        raise RunError("a Hugging Face BERT would compute something else with its weights")
+
+
+def main(argv=None):
+    cli = argparse.ArgumentParser(prog="python -m data.export", description="Write the model of a run as a BERT.")
+    cli.add_argument("run", help="the folder of a run, such as out/tiny")
+    run = cli.parse_args(argv).run
+    try:
+        model, _, meta = open_run(run)
         config, state = to_hf(model)
-    except ValueError as e:
-        return str(e)
-    # Copies, because safetensors takes no two names for one tensor.
-    state = {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-    with replacing(Path(folder) / "model.safetensors") as temporary:
-        temporary.write_bytes(safetensors(state, {"format": "pt"}))
-    write_json(Path(folder) / "config.json", config)
-    return ""
+        require_bert(model, [meta["eot_token"], meta["mask_token"]])
+    except (ImportError, RunError) as error:  # transformers may not be installed
+        sys.exit(f"error: {run} is not exported: {error}")
+    state = {name: tensor.clone() for name, tensor in state.items()}  # safetensors takes no two names for one tensor
+    with replacing(Path(run, "bert", "model.safetensors")) as temporary:
+        temporary.write_bytes(save(state, {"format": "pt"}))
+    write_json(Path(run, "bert", "config.json"), config)
+    print(f"{run}/bert is a model for transformers")
+
+
+if __name__ == "__main__":
+    main()

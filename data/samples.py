@@ -1,7 +1,6 @@
 """
-Shows how a trained model completes text. A decoder goes on with it. An encoder fills in masked tokens, shown as ░ (or
-as ? where a terminal lacks this sign). Both take the most likely token. train.py ends with three rows of validation
-text. In a prompt of your own _ is a masked token:
+How a trained model completes text, with the most likely tokens. A decoder goes on with it. An encoder fills in masked
+tokens, shown as ░. train.py ends with three lines of validation text. In a prompt of your own _ is a masked token:
 
     python -m data.samples out/tiny --prompt="import _ as np"
 """
@@ -12,44 +11,16 @@ import sys
 import numpy as np
 import torch
 
-from config import prepare_streams
-from data.results.checkpoints import RunError, open_run
-from data.tokens import DataError, make_decode, make_encode
+from data.results.runs import RunError, open_run
+from data.tokens import MASK, DataError, make_decode, make_encode
 
-ROWS = 3
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
-
-
-def sample(model, corpus, predicts_next):
-    """Returns three rows of validation text, as the model sees them and as it completes them, in one text."""
-    meta = corpus.meta
-    try:
-        decode = make_decode(meta)
-    except DataError as error:  # no reason for a run to fail at its end
-        return f"There is no sample of text: {error}"
-    model.eval()
-    T = model.cfg.block_size
-    shown = []
-    for start in np.linspace(0, len(corpus.val) - T, ROWS).astype(int):
-        seen = corpus.val[start : start + T].astype(np.int64)  # (T,)
-        if predicts_next:
-            seen = seen[: max(1, T // 2)]
-        else:
-            seen[MASK_EVERY // 2 :: MASK_EVERY] = meta["mask_token"]
-        completed = complete(model, seen, meta, predicts_next, T - T // 2)
-        before = " ".join(decode(seen.tolist()).split())  # in one line
-        after = " ".join(decode(completed).split())
-        shown.append(f"  seen:  {before}\n  model: {after}")
-    return "validation text, and how the model completes it:\n" + "\n\n".join(shown)
 
 
 @torch.no_grad()
 def complete(model, ids, meta, predicts_next, n):
-    """
-    Returns the list of ids (T,) and n more tokens, each the most likely one after those before it. If the model fills
-    in masks, returns ids with its guesses in place of the masks.
-    """
-    idx = torch.as_tensor(ids, device=model.tok_emb.weight.device)[None]  # (1, T)
+    """Returns the list ids (T,) and n more tokens, or, if the model fills in masks, ids with its guesses for them."""
+    idx = torch.tensor([ids], device=model.tok_emb.weight.device)  # (1, T)
     if not predicts_next:
         guesses = model(idx)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
         return torch.where(idx == meta["mask_token"], guesses, idx)[0].tolist()
@@ -59,19 +30,43 @@ def complete(model, ids, meta, predicts_next, n):
     return idx[0].tolist()
 
 
+def sample(model, corpus, predicts_next):
+    """Returns three lines of at most 100 characters, of validation text and how it is completed, below a heading."""
+    meta, T = corpus.meta, model.cfg.block_size
+    try:
+        decode = make_decode(meta)
+    except DataError as error:  # no reason for a run to fail at its end
+        return f"no sample of text: {error}"
+    model.eval()
+    lines = ["validation text, and after each ░ what the model makes of it:"]
+    for start in np.linspace(0, len(corpus.val) - T, 3).astype(int):
+        ids = corpus.val[start : start + T].tolist()
+        if predicts_next:
+            ids = ids[: max(1, T // 2)]
+            marked = [len(ids)]
+        else:
+            marked = range(MASK_EVERY // 2, T, MASK_EVERY)
+            ids = [meta["mask_token"] if i in marked else token for i, token in enumerate(ids)]
+        completed = complete(model, ids, meta, predicts_next, n=50)
+        for i in reversed(marked):
+            completed.insert(i, meta["mask_token"])  # shown as ░
+        text = " ".join(decode(completed).split())  # in one line
+        first = max(0, text.find(MASK) - 50)
+        lines.append(text[first : first + 100])
+    return "\n".join(lines)
+
+
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.samples", description="Complete a text with the model of a run.")
     cli.add_argument("run", help="the folder of a run, such as out/tiny")
     cli.add_argument("--prompt", required=True, help="a text: a decoder goes on with it, an encoder fills in every _")
     args = cli.parse_args(argv)
-    prepare_streams()
     try:
         model, cfg, meta = open_run(args.run)
         encode, decode = make_encode(meta), make_decode(meta)
     except (DataError, RunError) as error:
         sys.exit(f"error: {error}")
-    prompt = args.prompt.encode("utf-8", "surrogateescape").decode(errors="replace")  # a terminal may send any bytes
-    pieces = [prompt] if cfg.predicts_next else prompt.split("_")
+    pieces = [args.prompt] if cfg.predicts_next else args.prompt.split("_")
     ids = encode(pieces[0]).tolist()
     for piece in pieces[1:]:
         ids += [meta["mask_token"], *encode(piece).tolist()]

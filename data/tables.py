@@ -12,13 +12,13 @@ KINDS = ".csv", ".jsonl", ".json", ".parquet", ".arrow"
 
 def read_column(path, column):
     """
-    Yields the texts of a column; that of an empty cell is "". path: of a file, or a URL.
+    Yields the texts of a column; that of an empty cell is "". path: of a file, or a URL of the Hub.
 
     Raises DataError, which names the file and the row, if it cannot be read, has no such column, or holds no text.
     """
     n_rows = 0
     try:
-        for row in read_rows(str(path)):
+        for row in read_rows(str(path), column):
             if column not in row:
                 raise ValueError(f"there is no column {column}, only {', '.join(row)}")
             text = "" if row[column] is None else row[column]
@@ -30,13 +30,24 @@ def read_column(path, column):
         raise DataError(f"{path}, row {n_rows + 1}: {error}".splitlines()[0]) from error
 
 
-def read_rows(path):
+def read_rows(path, column):
     """Yields each row of a table, a dict."""
     kind = Path(path).suffix.lower()
     if kind == ".csv":
-        yield from read_csv(path)
+        csv.field_size_limit(2**31 - 1)  # characters of a cell
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file, strict=True)
+            if (rows.fieldnames or []).count(column) > 1:
+                raise ValueError(f"two columns are called {column}")
+            for row in rows:
+                if None in row or None in row.values():  # a cell more than there are names, or one less
+                    raise ValueError("too many cells or too few: put text that holds commas or line breaks in quotes")
+                yield row
     elif kind in (".json", ".jsonl"):
-        yield from read_json(path)
+        with open(path, encoding="utf-8-sig") as file:
+            is_list = file.read(1000).lstrip().startswith("[")  # or lines of one record each
+            file.seek(0)
+            yield from json.load(file) if is_list else map(json.loads, filter(str.strip, file))  # no empty lines
     else:
         import datasets  # here, because it takes a second
 
@@ -44,30 +55,3 @@ def read_rows(path):
         files = path if "://" in path else glob.escape(path)  # brackets would be a pattern
         # streaming: nothing is copied, and only so much is read as is used
         yield from datasets.load_dataset(kind[1:], data_files=files, split="train", streaming=True)
-
-
-def read_csv(path):
-    """Yields the rows of a .csv, which begins with the names of its columns."""
-    csv.field_size_limit(2**31 - 1)  # characters of a cell
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file, strict=True)
-        names = next(rows, [])
-        for name in filter(None, names):
-            if names.count(name) > 1:
-                raise ValueError(f"two columns are called {name}")
-        for cells in filter(None, rows):  # without empty lines
-            if len(cells) != len(names):  # pandas would drop or fill cells
-                raise ValueError(f"{len(cells)} cells for {len(names)} names: put text that holds commas or line "
-                                 "breaks in quotes")
-            yield dict(zip(names, cells))
-
-
-def read_json(path):
-    """Yields the records of a list, or of lines with one record each."""
-    with open(path, encoding="utf-8-sig") as file:  # datasets would fill in the keys that a record does not have
-        is_list = file.read(1000).lstrip().startswith("[")
-        file.seek(0)
-        if is_list:
-            yield from json.load(file)
-        else:
-            yield from map(json.loads, filter(str.strip, file))  # without empty lines

@@ -5,9 +5,8 @@ Tokens: how text becomes ids, and the files that hold them. data/writer.py write
     ids = corpus.train[:32]  # of the first 32 tokens
     tokens.make_decode(corpus.meta)(ids.tolist())  # their text
 
-A folder (data/NAME/TOKENIZER) holds two splits, train.bin and val.bin: token ids as little-endian unsigned integers and
-nothing else. Every document ends with an end-of-text token. meta.json describes them, and tells one corpus from another
-by the SHA-256 of both files. It is written last, so a folder that has it is complete.
+A folder (data/NAME/TOKENIZER) has two splits, train.bin and val.bin: token ids as little-endian unsigned integers, with
+an end-of-text token after every document. meta.json describes them, and comes last: a folder that has it is complete.
 """
 
 import hashlib
@@ -64,13 +63,11 @@ def open_tiktoken(name):
     """Returns a tokenizer of tiktoken. Raises DataError if it has none of this name, or cannot fetch its files."""
     import tiktoken
 
-    if name not in tiktoken.list_encoding_names():
-        raise DataError(f"{name} is no tokenizer of tiktoken: give it to make_encode and make_decode in data/tokens.py")
     try:
         return tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
-        raise DataError(f"tiktoken cannot fetch the files of {name} ({error}): data/README.md says how to give it "
-                        "these, or use --tokenizer=bytes, which needs none") from None
+        raise DataError(f"tiktoken cannot open {name} ({error}): data/README.md says how to give it the files, or use "
+                        "--tokenizer=bytes, which needs none") from None
 
 
 class Corpus(NamedTuple):
@@ -83,23 +80,13 @@ def load(folder):
     """Returns the Corpus in a folder. Raises DataError unless its files are those that meta.json describes."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
-        script = folder.parent / "prepare.py"
-        advice = f"run python {script}" if script.exists() else "one of data/*/prepare.py makes them"
-        raise DataError(f"{folder} has no finished token files: {advice} (data/README.md); to try train.py without, "
-                        "--data_dir=data/sympy/gpt2 prepares itself")
-    try:
-        meta = json.loads((folder / "meta.json").read_bytes())
-        now = TOKENIZERS[meta["tokenizer"]]
-        changed = next((key for key in now if meta[key] != now[key]), None)
-        is_whole = all(digest(folder / f"{split}.bin") == meta["sha256"][split] for split in SPLITS)
-    except (FileNotFoundError, LookupError, TypeError, ValueError):
-        is_whole = False
-    if not is_whole:
-        raise DataError(f"{folder}: meta.json is damaged, or of another version or program, or train.bin and val.bin "
-                        "are not the files that it describes: move the folder away, and prepare it again")
-    if changed:
-        raise DataError(f"{folder} was made with {changed} = {meta[changed]}, and in data/tokens.py "
-                        f"{meta['tokenizer']} has {now[changed]}: move the folder away, and prepare it again")
+        raise DataError(f"{folder} has no finished token files: python {folder.parent}/prepare.py makes them, or "
+                        "another script of data/README.md. data/sympy/gpt2 makes itself")
+    meta = json.loads((folder / "meta.json").read_text())
+    has_our_ids = meta == meta | TOKENIZERS[meta["tokenizer"]]
+    if not has_our_ids or any(digest(folder / f"{split}.bin") != meta["sha256"][split] for split in SPLITS):
+        raise DataError(f"{folder}: train.bin and val.bin are not the files that meta.json describes, or have other "
+                        "ids than data/tokens.py now: move the folder away, and prepare it again")
     train = np.memmap(folder / "train.bin", meta["dtype"], "r")
     val = np.memmap(folder / "val.bin", meta["dtype"], "r")
     return Corpus(meta, train, val)
@@ -107,8 +94,5 @@ def load(folder):
 
 def digest(path):
     """Returns the SHA-256 of a file, in hexadecimal."""
-    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(2**20):  # hashlib.file_digest needs Python 3.11
-            sha256.update(block)
-    return sha256.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

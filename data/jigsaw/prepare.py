@@ -1,15 +1,15 @@
 """
-Jigsaw's toxic comments, from Wikipedia's talk pages: 159,571 of them.
+Jigsaw's toxic comments, from Wikipedia's talk pages: 159,571 of them, from a copy on the Hub.
 
-    python data/jigsaw/prepare.py    # a copy, from huggingface.co/datasets/monology/jigsaw
+    python data/jigsaw/prepare.py
 
-HF_ENDPOINT names another host. For Kaggle's own file use data/text/prepare.py train.csv --column=comment_text.
+For Kaggle's own file use data/text/prepare.py train.csv --column=comment_text.
 """
 
-import pathlib
 import sys
+from pathlib import Path
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import writer
 from data.tables import read_column
 
@@ -17,10 +17,9 @@ COPY = "hf://datasets/monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/d
 
 
 def main(argv=None):
-    cli = writer.command_line("jigsaw", __doc__, val_fraction=0.01)
-    args = cli.parse_args(argv)
-    return writer.write(cli, args, [COPY], lambda path: read_column(path, "comment_text"), total=159_571)
+    args = writer.command_line("jigsaw", __doc__, val_fraction=0.01).parse_args(argv)
+    return writer.write(args, [COPY], lambda path: read_column(path, "comment_text"))
 
 
 if __name__ == "__main__":
-    writer.run_script(main)
+    writer.run(main)

@@ -3,37 +3,30 @@ RedPajama-V2, English: the Common Crawl snapshot 2023-14 of the paper, its head 
 
     python data/redpajama/prepare.py --max_tokens=1000000000    # all of it is terabytes
 
-Shards that the host does not have (403, 404) are skipped, and broken shards are read as far as possible. Each of them
-is named.
+Shards that the host does not have are skipped, and broken ones are read as far as possible. Each of them is named.
 """
 
 import gzip
 import io
 import json
-import pathlib
 import random
 import sys
 import zlib
+from pathlib import Path
 
+from huggingface_hub.utils import http_backoff  # which tries again
 from tqdm import tqdm
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import writer
 
 HOST = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
 LISTING = "listings/en-2023-14-head_middle.txt"
 
 
-def fetch(url):
-    """Returns the reply, after a few tries if needed. (`datasets` would need aiohttp to read from http.)"""
-    from huggingface_hub.utils import http_backoff
-
-    return http_backoff("GET", url, timeout=60, headers={"Accept-Encoding": "identity"})
-
-
 def read(url):
     """Yields the documents of a shard."""
-    reply = fetch(url)
+    reply = http_backoff("GET", url, timeout=60, headers={"Accept-Encoding": "identity"})
     if reply.status_code in (403, 404):
         tqdm.write(f"missing shard: {url}")
         return
@@ -45,12 +38,11 @@ def read(url):
 
 
 def main(argv=None):
-    cli = writer.command_line("redpajama", __doc__)
-    args = cli.parse_args(argv)
-    names = fetch(f"{HOST}/{LISTING}").raise_for_status().text.split()
+    args = writer.command_line("redpajama", __doc__).parse_args(argv)
+    names = http_backoff("GET", f"{HOST}/{LISTING}", timeout=60).raise_for_status().text.split()
     random.Random(1).shuffle(names)  # so that --max_tokens takes some of all
-    return writer.write(cli, args, [f"{HOST}/documents/{name}.json.gz" for name in names], read)
+    return writer.write(args, [f"{HOST}/documents/{name}.json.gz" for name in names], read)
 
 
 if __name__ == "__main__":
-    writer.run_script(main)
+    writer.run(main)

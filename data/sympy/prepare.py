@@ -5,21 +5,18 @@ SymPy's own source: the corpus of the benchmark. Everybody who runs this project
     python data/sympy/prepare.py --tokenizer=gpt2
 
 A document is a .py file of the installed sympy, in the order of the paths. torch needs sympy, and requirements.txt pins
-its version, whose one wheel is of plain Python. Another version makes another corpus, and says so. data/README.md says
-what is left out, and why.
+its version. Another version makes another corpus, and says so.
 """
 
-import hashlib
 import importlib.util
-import pathlib
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import tokens, writer
 
-VERSION = "1.14.0"
-# The SHA-256 of train.bin and of val.bin, as this version makes them.
+# The SHA-256 of train.bin and of val.bin, of sympy 1.14.0.
 DIGESTS = {
     "bytes": dict(train="cc38023209c67acfb9a0f0c277af969abc690166a68503014ff2963dfe09b862",
                   val="bd48c5d4c6739c8ae6517a14eae3ec582a892ae98e7a5fa3db4f64f0b39662d2"),
@@ -28,54 +25,44 @@ DIGESTS = {
 }
 # Written by programs, not by people, or mostly digits: 30 files, 1.0 MB.
 GENERATED = (
-    "assumptions/ask_generated.py",
-    "core/assumptions_generated.py",
-    "core/tests/test_complex.py",
-    "ntheory/tests/test_bbp_pi.py",
-    "parsing/autolev/_antlr/",
-    "parsing/autolev/test-examples/",
-    "parsing/latex/_antlr/",
-    "polys/benchmarks/bench_solvers.py",
-    "polys/numberfields/resolvent_lookup.py",
+    "assumptions/ask_generated.py", "core/assumptions_generated.py", "core/tests/test_complex.py",
+    "ntheory/tests/test_bbp_pi.py", "parsing/autolev/_antlr/", "parsing/autolev/test-examples/",
+    "parsing/latex/_antlr/", "polys/benchmarks/bench_solvers.py", "polys/numberfields/resolvent_lookup.py",
     "polys/polyquinticconst.py",
 )
 
 
 def find_sympy():
     """Returns the folder of the installed sympy. find_spec does not import it."""
-    return pathlib.Path(importlib.util.find_spec("sympy").origin).parent
+    return Path(importlib.util.find_spec("sympy").origin).parent
 
 
 def read(root):
-    """Yields the .py files below root, in the order of their paths, without what teaches nothing."""
-    seen = set()  # the digests of the texts so far
+    """Yields the .py files below root, in the order of their paths, without empty ones, and of copies the first."""
+    seen = {""}
     for name in sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py")):
-        if name.startswith(GENERATED):
-            continue
-        text = (root / name).read_bytes().replace(b"\r\n", b"\n")  # as a copy on Windows may end its lines
-        digest = hashlib.sha256(text).digest()
-        if text and digest not in seen:  # of copies the first stays
-            yield text.decode("utf-8", "replace")
-            seen.add(digest)
+        text = (root / name).read_text("utf-8", "replace")
+        if text not in seen and not name.startswith(GENERATED):
+            yield text
+            seen.add(text)
 
 
 def main(argv=None):
-    cli = writer.command_line("sympy", __doc__, tokenizer="bytes", val_fraction=0.05)
-    cli.set_defaults(sympy=version("sympy"))
+    cli = writer.command_line("sympy", __doc__, tokenizer="bytes", val_fraction=0.05, sympy=version("sympy"))
     args = cli.parse_args(argv)
-    folder = writer.write(cli, args, [find_sympy()], read)
+    folder = writer.write(args, [find_sympy()], read)
     if tokens.load(folder).meta["sha256"] != DIGESTS.get(args.tokenizer):
-        print(f"{folder}: not the benchmark's corpus, which is of sympy {VERSION} and the options as they are here; "
-              f"this one is of sympy {args.sympy}")
+        print(f"{folder}: not the benchmark's corpus: it is of sympy {args.sympy}, expected that of requirements.txt, "
+              "or it is of other options")
     return folder
 
 
 def make(folder):
     """Prepares data/sympy/bytes or data/sympy/gpt2 if it is missing. train.py calls this, with any folder."""
-    is_ours = folder.parent.name == "sympy" and folder.name in tokens.TOKENIZERS
-    if is_ours and not (folder / "meta.json").exists():
+    is_sympy = folder.parent.name == "sympy" and folder.name in tokens.TOKENIZERS
+    if is_sympy and not (folder / "meta.json").exists():
         main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":
-    writer.run_script(main)
+    writer.run(main)
