@@ -1,47 +1,39 @@
 """The corpus of the benchmark."""
 
-import hashlib
 import pathlib
 
-import pytest
-
+from data import tokens
 from data.sympy import prepare
 from tests.test_data import documents
 from tests.toy import folder
 
 FILES = {  # of a small sympy
-    "core/a.py": "class A:\n    pass\n",
-    "core/assumptions_generated.py": "facts = {1: 2}\n",
-    "core/b.py": "x = 'é'\n",
-    "core/copy_of_a.py": "class A:\n    pass\n",
-    "core/empty.py": "",
-    "core/notes.txt": "no code\n",
-    "parsing/latex/_antlr/latexlexer.py": "numbers = [1, 2]\n",
-    "z.py": "z = 1\n",
+    "core/a.py": b"class A:\n    pass\n",
+    "core/assumptions_generated.py": b"facts = {1: 2}\n",
+    "core/b.py": "x = 'é'\n".encode(),
+    "core/copy_of_a.py": b"class A:\n    pass\n",
+    "core/empty.py": b"",
+    "core/notes.txt": b"no code\n",
+    "parsing/latex/_antlr/latexlexer.py": b"numbers = [1, 2]\n",
+    "z.py": b"z = 1\n",
 }
 DOCUMENTS = [FILES[name] for name in ("core/a.py", "core/b.py", "z.py")]
 
 
-@pytest.mark.parametrize("ends, digests", [("\n", prepare.DIGESTS), ("\r\n", prepare.DIGESTS), ("\n", {})])
-def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lines_and_the_order_on_the_disk(
-        tmp_path, monkeypatch, capsys, ends, digests):
-    """And whatever the tokenizer: no digest is known of a fork's own."""
-    monkeypatch.setattr(prepare, "DIGESTS", digests)
-    files = {name: text.replace("\n", ends).encode() for name, text in FILES.items()}
-    sympy = folder(tmp_path / "sympy", files, config=None)
+def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_order_on_the_disk(tmp_path, monkeypatch, capsys):
+    sympy = folder(tmp_path / "sympy", FILES, config=None)
     monkeypatch.setattr(prepare, "find_sympy", lambda: sympy)
     backwards = sorted(sympy.rglob("*.py"), reverse=True)
     monkeypatch.setattr(pathlib.Path, "rglob", lambda root, pattern: backwards)
-    assert list(prepare.read(sympy)) == DOCUMENTS
+    assert [text.encode() for text in prepare.read(sympy)] == DOCUMENTS
     train, val = documents(prepare.main([f"--out_dir={tmp_path / 'out'}", "--val_fraction=0.3"])).values()
-    assert sorted(train + val) == sorted(text.encode() for text in DOCUMENTS)
+    assert sorted(train + val) == sorted(DOCUMENTS)
     assert "not the benchmark's corpus" in capsys.readouterr().out
 
 
 def test_the_corpus_is_known_and_every_file_stands_in_one_split_in_the_order_of_paths(tmp_path, capsys):
     folder = prepare.main([f"--out_dir={tmp_path}"])
-    digests = {name: hashlib.sha256((folder / f"{name}.bin").read_bytes()).hexdigest() for name in ("train", "val")}
-    assert digests == prepare.DIGESTS["bytes"]
+    assert {name: tokens.digest(folder / f"{name}.bin") for name in ("train", "val")} == prepare.DIGESTS["bytes"]
     assert "not the benchmark's corpus" not in capsys.readouterr().out
     texts = [text.encode() for text in prepare.read(prepare.find_sympy())]
     train, val = documents(folder).values()
