@@ -1,5 +1,5 @@
 """
-What tests/bench.py compares with: nanoGPT's model and its way to prepare a corpus, scores by hand, and bare products.
+What tests/bench.py compares with: nanoGPT's model, scores by hand, and bare products.
 """
 
 import importlib.util
@@ -50,33 +50,6 @@ class ImitatedNanoGPT(nn.Module):
         x = self.blocks(self.tok_emb(idx) + self.pos_emb.weight, self.mask, is_causal=True)
         logits = x @ self.tok_emb.weight.T
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-# data/openwebtext/prepare.py of nanoGPT, for the files of a folder and with two processes. It is a program of its own,
-# so that its memory is not that of torch.
-PREPARE = """
-import sys
-import numpy as np, tiktoken
-from datasets import load_dataset
-
-enc = tiktoken.get_encoding("gpt2")
-
-def process(example):
-    ids = enc.encode_ordinary(example["text"])
-    ids.append(enc.eot_token)
-    return {"ids": ids, "len": len(ids)}
-
-dataset = load_dataset("text", data_dir=sys.argv[1], sample_by="document", split="train", cache_dir="cache")
-splits = dataset.train_test_split(test_size=0.05, seed=2357)
-for split, dset in splits.map(process, remove_columns=["text"], num_proc=2).items():
-    arr = np.memmap(f"{split}.bin", np.uint16, "w+", shape=(np.sum(dset["len"]),))
-    idx = 0
-    for i in range(16):
-        ids = np.concatenate(dset.shard(16, i, contiguous=True).with_format("numpy")["ids"])
-        arr[idx : idx + len(ids)] = ids
-        idx += len(ids)
-    arr.flush()
-"""
 
 
 # ---- scores by hand ----------------------------------------------------------------------------------------------

@@ -148,8 +148,8 @@ def test_a_run_that_is_killed_leaves_nothing_whole_and_the_next_one_ends_with_th
     killed, whole = tmp_path / "killed", text.main([*argv, f"--out_dir={tmp_path / 'whole'}"])
     for call in 1, 2, 3:  # before each of val.bin, train.bin and meta.json gets its name
         script = ("import itertools, os; calls, whole = itertools.count(1), os.replace; os.replace = lambda *paths: "
-                  f"os.kill(os.getpid(), 9) if next(calls) == {call} else whole(*paths); from data.text import prepare; "
-                  f"prepare.main({[*argv, f'--out_dir={killed}']})")
+                  f"os.kill(os.getpid(), 9) if next(calls) == {call} else whole(*paths); "
+                  f"from data.text import prepare; prepare.main({[*argv, f'--out_dir={killed}']})")
         assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == -signal.SIGKILL
         with refused("no finished token files"):
             tokens.load(killed)
@@ -217,7 +217,7 @@ def test_text_takes_what_is_text_once_and_says_the_rest(tmp_path, capsys):
              "m.txt": "\ufeffmark".encode()}
     source = toy.folder(tmp_path / "source", files, config=None)
     (source / "link.txt").symlink_to("a.txt")
-    argv = [str(source), f"{source}/deep/..", str(source / "a.txt"), f"--out_dir={source / 'out'}", "--val_fraction=0.5"]
+    argv = [str(source), f"{source}/deep/..", f"{source}/a.txt", f"--out_dir={source / 'out'}", "--val_fraction=0.5"]
     assert texts_in(text.main(argv)) == encoded(["crlf\r\nkept", "latin \ufffd\ufffd1", "é" * 9, "mark"])
     printed = capsys.readouterr().out
     assert f"left out: 2 files, such as {source}/d.bin " in printed
