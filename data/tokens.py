@@ -66,7 +66,8 @@ def open_tiktoken(name):
     try:
         return tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
-        raise DataError(f"tiktoken cannot open {name} ({error}): data/README.md says how to give it the files, or use "
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"tiktoken cannot open {name} ({reason}): data/README.md says how to give it the files, or use "
                         "--tokenizer=bytes, which needs none") from None
 
 

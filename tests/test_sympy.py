@@ -8,14 +8,9 @@ from tests.test_data import documents
 from tests.toy import folder
 
 FILES = {  # of a small sympy
-    "core/a.py": b"class A:\n    pass\n",
-    "core/assumptions_generated.py": b"facts = {1: 2}\n",
-    "core/b.py": "x = 'é'\n".encode(),
-    "core/copy_of_a.py": b"class A:\n    pass\n",
-    "core/empty.py": b"",
-    "core/notes.txt": b"no code\n",
-    "parsing/latex/_antlr/latexlexer.py": b"numbers = [1, 2]\n",
-    "z.py": b"z = 1\n",
+    "core/a.py": b"class A:\n    pass\n", "core/b.py": "x = 'é'\n".encode(), "z.py": b"z = 1\n",
+    "core/assumptions_generated.py": b"facts = {1: 2}\n", "parsing/latex/_antlr/latexlexer.py": b"numbers = [1, 2]\n",
+    "core/copy_of_a.py": b"class A:\n    pass\n", "core/empty.py": b"", "core/notes.txt": b"no code\n",
 }
 DOCUMENTS = [FILES[name] for name in ("core/a.py", "core/b.py", "z.py")]
 

@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import writer
 
 HOST = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
-LISTING = "listings/en-2023-14-head_middle.txt"
 
 
 def read(url):
@@ -39,7 +38,8 @@ def read(url):
 
 def main(argv=None):
     args = writer.command_line("redpajama", __doc__).parse_args(argv)
-    names = http_backoff("GET", f"{HOST}/{LISTING}", timeout=60).raise_for_status().text.split()
+    listing = http_backoff("GET", f"{HOST}/listings/en-2023-14-head_middle.txt", timeout=60).raise_for_status()
+    names = listing.text.split()
     random.Random(1).shuffle(names)  # so that --max_tokens takes some of all
     return writer.write(args, [f"{HOST}/documents/{name}.json.gz" for name in names], read)
 

@@ -1,11 +1,8 @@
 """
-SymPy's own source: the corpus of the benchmark. Everybody who runs this project has it, the same to the bit.
+SymPy's own source: the corpus of the benchmark. Everybody who runs this project has it, the same to the bit, because
+torch needs sympy, and requirements.txt pins its version. A document is a .py file, in the order of the paths.
 
-    python data/sympy/prepare.py                   # a few seconds, no network -> data/sympy/bytes
-    python data/sympy/prepare.py --tokenizer=gpt2
-
-A document is a .py file of the installed sympy, in the order of the paths. torch needs sympy, and requirements.txt pins
-its version. Another version makes another corpus, and says so.
+    python data/sympy/prepare.py    # a few seconds, no network -> data/sympy/bytes
 """
 
 import importlib.util

@@ -6,10 +6,8 @@ Your own text: files, and folders with all that is in and below them.
 
 Otherwise a file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or
 anywhere after twice as many), and sooner if this gives fewer than about 100 documents in all. If there are so many
-files that --val_fraction of them is at least one, each goes to one split as a whole. Left out are binary files, tables,
-and what is hidden in a folder, or behind a link to another one.
-
-A table is .jsonl, .json, .csv, .parquet, or .arrow of datasets.save_to_disk.
+files that --val_fraction of them is at least one, each goes to one split as a whole. Left out are binary files, tables
+(.jsonl, .json, .csv, .parquet, and .arrow of datasets.save_to_disk) without --column, and hidden files of a folder.
 """
 
 import sys
@@ -29,13 +27,9 @@ BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what sa
 
 def files_in(path):
     """Returns the file itself, or all files in and below a folder that are not hidden."""
-    if Path(path).is_file():
-        return [Path(path)]
-    found = []
-    for file in sorted(Path(path).rglob("*")) if path else []:
-        is_hidden = any(name.startswith(".") for name in file.relative_to(path).parts)
-        if file.is_file() and not is_hidden:
-            found.append(file)
+    if path.is_file():
+        return [path]
+    found = [file for file in sorted(path.rglob("*")) if file.is_file() and "/." not in f"/{file.relative_to(path)}"]
     if not found:
         raise DataError(f"{path} is no file, nor a folder with files in it")
     return found
@@ -74,7 +68,7 @@ def main(argv=None):
     args = cli.parse_args(argv)
     found = {}  # where a file is in the end, behind links -> its path as it was given first
     for path in args.paths:
-        for file in files_in(path):
+        for file in files_in(Path(path)):
             found.setdefault(file.resolve(), file)
     files = [file for file in found.values() if is_read(file, args.column)]
     others = set(found.values()).difference(files)
@@ -85,9 +79,8 @@ def main(argv=None):
     if args.column:
         return writer.write(args, files, lambda path: read_column(path, args.column))
     size = max(SHORTEST, min(LONGEST, sum(file.stat().st_size for file in files) // FEWEST))
-    split_of = None
-    if len(files) * args.val_fraction >= 1:  # with fewer files, one of them would be far too much to validate on
-        split_of = writer.split_files(files, args.val_fraction)
+    is_many = len(files) * args.val_fraction >= 1  # with fewer, one of them would be far too much to validate on
+    split_of = writer.split_files(files, args.val_fraction) if is_many else None
     return writer.write(args, files, lambda path: read(path, size), split_of)
 
 
