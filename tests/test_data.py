@@ -230,7 +230,8 @@ def test_many_files_are_in_one_split_each_with_their_copies_and_the_share_comes_
     paths = [many_paragraphs(tmp_path / f"{i}", 90 + i) for i in range(19)]
     paths.append(shutil.copy(paths[7], tmp_path / "copy"))
     train, val = split_by_name(prepare(*paths, f"--val_fraction={share}"))
-    assert split_by_name(prepare(*paths[::-1], f"--val_fraction={share}", f"--out_dir={tmp_path}/again")) == [train, val]
+    backwards = prepare(*paths[::-1], f"--val_fraction={share}", f"--out_dir={tmp_path}/backwards")
+    assert split_by_name(backwards) == [train, val]
     assert not train & val and len(train | val) == 19 and 20 * share - 1 <= len(val) <= 20 * share
 
 
