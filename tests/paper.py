@@ -4,14 +4,15 @@ What the tests of the paper share: test_paper.py and test_paper_training.py.
 B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, L layers, V tokens in the vocabulary, S
 samples. x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
 
-Is beta_ij near beta_ji, as Theorem 2.4 assumes? Five minutes on one core, for the encoders `learned` of
-config/plans/positions.py with the seeds 101 to 104:
+Is beta_ij near beta_ji, as Theorem 2.4 assumes, and is the gradient of W_qk near its transpose, as it concludes? For
+the encoders `learned` of config/plans/positions.py with the seeds 101 to 104, six minutes on one core:
 
     python -m tests.paper
 """
 
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -61,10 +62,16 @@ def batch_of(causal, B, T):
     return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256}, 0.8, 0.1)
 
 
+# ---- beta, and the gradient of W_qk ------------------------------------------------------------------------------
+
+
 def betas(model, batch):
-    """-> beta_ij, the derivative of the model's own loss by x_i^T W_qk x_j, in each layer: (L, B, H, T, T)."""
+    """
+    Returns beta_ij, the derivative of the model's own loss by x_i^T W_qk x_j, in each layer, (L, B, H, T, T); and what
+    each layer of attention is given, x (L, B, T, C). No weight gets a gradient, so training can go on.
+    """
     idx, targets, *positions = batch
-    scores = []  # of each layer (B, H, T, T), x_i^T W_qk x_j
+    scores, xs = [], []  # of each layer x_i^T W_qk x_j (B, H, T, T), and x (B, T, C)
 
     def attention(q, k, v, is_causal, **_):
         """What torch's scaled_dot_product_attention does, q, k and v (B, H, T, D)."""
@@ -74,36 +81,69 @@ def betas(model, batch):
             logits = logits + torch.full_like(logits[0, 0], -torch.inf).triu(1)  # no token sees a later one
         return logits.softmax(-1) @ v
 
+    hooks = [block.attn.register_forward_pre_hook(lambda _, given: xs.append(given[0].detach()))
+             for block in model.blocks]
     with mock.patch.object(F, "scaled_dot_product_attention", attention):
         x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
+    for hook in hooks:
+        hook.remove()
     x = rows_at(x, positions[0] if positions else None)  # (B, T or K, C)
     logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-    return torch.stack(torch.autograd.grad(loss, scores))  # no weight gets a gradient, so training can go on
+    return torch.stack(torch.autograd.grad(loss, scores)), torch.stack(xs)
 
 
-def symmetry_of_betas(trainer, n_batches):
-    """
-    How near beta_ij is to beta_ji for i != j, tr(beta beta) / |beta|^2, on validation text -> of each layer, (L,) each:
-    in single sequences; in their mean, by head and pair of positions; what 95 % of all orders of the keys do not exceed
-    in that mean; and how the means of two halves correlate.
-    """
-    cfg = trainer.cfg
-    means, single = torch.zeros(2, cfg.n_layer, cfg.n_head, cfg.block_size, cfg.block_size), 0
-    for i in range(n_batches):
-        found = betas(trainer.model, trainer.loader.batch("val", i)) * (1 - torch.eye(cfg.block_size))
-        single += torch.stack([products(found, found.mT), products(found, found)])
-        means[i % 2] += found.sum(1)
-    mean = means.sum(0)  # (L, H, T, T)
-    shuffled = [mean[..., torch.randperm(cfg.block_size)] for _ in range(200)]
+def gradient_of_wqk(beta, x):
+    """dL/dW_qk = sum_ij beta_ij x_i x_j^T of each head, summed over sequences, Eq. (S37): (L, H, C, C)."""
+    return torch.einsum("lbhij,lbic,lbjd->lhcd", beta, x, x)
+
+
+class Measured(NamedTuple):
+    """Premise and conclusion of Theorem 2.4 in each layer, (L,) each. The last six are of means over sequences."""
+
+    single: torch.Tensor  # tr(beta beta) / |beta|^2 over i != j, in single sequences
+    beta: torch.Tensor  # the same of the mean of beta over sequences, by head and pair of positions
+    beta_chance: torch.Tensor  # what 95 % of all orders of the keys do not exceed
+    beta_halves: torch.Tensor  # the cosine of the means of two halves of the sequences
+    gradient: torch.Tensor  # the symmetry of the mean gradient of the W_qk of a head, mean over heads
+    gradient_chance: torch.Tensor  # the mean symmetry of random matrices in its directions, |GG|^2 / |G|^4
+    gradient_halves: torch.Tensor  # the cosine of the mean gradients of two halves
+
+
+def measure(model, batches):
+    """Returns what is Measured over `batches` of one size, which are taken in turns for the two halves."""
+    beta_of_half, gradient_of_half = [0, 0], [0, 0]
+    single = 0
+    for i, batch in enumerate(batches):
+        beta, x = betas(model, batch)
+        gradient_of_half[i % 2] += gradient_of_wqk(beta, x)
+        beta = beta * (1 - torch.eye(beta.shape[-1]))  # without i = j
+        single += torch.stack([products(beta, beta.mT), products(beta, beta)])
+        beta_of_half[i % 2] += beta.sum(1)
+    mean = sum(beta_of_half)  # (L, H, T, T)
+    shuffled = [mean[..., torch.randperm(mean.shape[-1])] for _ in range(200)]
     of_mean, *by_chance = [products(m, m.mT) / products(m, m) for m in (mean, *shuffled)]
-    chance = torch.stack(by_chance).quantile(0.95, dim=0)
-    return single[0] / single[1], of_mean, chance, F.cosine_similarity(*means.flatten(2), dim=1)
+    g = sum(gradient_of_half)  # (L, H, C, C)
+    chance_of_heads = (g @ g).square().sum((2, 3)) / g.square().sum((2, 3)).square()  # (L, H)
+    return Measured(
+        single=single[0] / single[1],
+        beta=of_mean,
+        beta_chance=torch.stack(by_chance).quantile(0.95, dim=0),
+        beta_halves=cosine(*beta_of_half),
+        gradient=symmetry(g).mean(1),
+        gradient_chance=chance_of_heads.mean(1),
+        gradient_halves=cosine(*gradient_of_half),
+    )
 
 
 def products(a, b):
     """The sum over all but layers, (L,)."""
     return (a * b).flatten(1).sum(1)
+
+
+def cosine(a, b):
+    """Of two (L, H, ...), (L,)."""
+    return F.cosine_similarity(a.flatten(1), b.flatten(1), dim=1)
 
 
 def main():
@@ -116,13 +156,11 @@ def main():
         for step in 0, 50, 100, 200, 400, 800, 1600:
             while trainer.step < step:
                 trainer.train_step(trainer.loader.batch("train", trainer.step))
-            of_betas = symmetry_of_betas(trainer, 32)  # 4,096 sequences
-            for layer, (block, *numbers) in enumerate(zip(trainer.model.blocks, *of_betas)):
+            measured = measure(trainer.model, (trainer.loader.batch("val", i) for i in range(32)))  # 4,096 sequences
+            for layer, (block, *numbers) in enumerate(zip(trainer.model.blocks, *measured)):
                 of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T))
                 found[layer, step].append([of_wqk, *numbers])
-    print("layer  step symmetry of W_qk    in a sequence    in their mean  95 % by chance halves correlate")
-    for (layer, step), of_seeds in sorted(found.items()):
-        print(f"{layer:5}{step:6}", *[f"{min(x):+8.2f} to {max(x):+.2f}" for x in zip(*of_seeds)])
+    print("layer step           W_qk    beta: mean by chance 95 %   halves agree  gradient: mean      by chance")
 
 
 if __name__ == "__main__":

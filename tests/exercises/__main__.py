@@ -5,110 +5,168 @@ It prints a line for each: what it shows, or what is missing or wrong. Exit stat
 """
 
 import argparse
-import math
 import sys
+from contextlib import contextmanager
 from functools import partial
+from unittest import mock
 
+import numpy as np
 import torch
 
 import analyze
-import init
-from tests.exercises import step_1_symmetry, step_2_directionality, step_3_attention, step_4_start
+from tests.exercises import micro
+
+
+class Wrong(Exception):
+    """What is wrong in an answer, in one line."""
 
 
 def answer(step, name, *given):
     """What the function of this name returns."""
     found = getattr(step, name)(*given)
-    assert found is not None, f"{step.__name__.split('.')[-1]}.py: {name}(...) returns nothing yet."
+    if found is None:
+        raise Wrong(f"{step.__name__.split('.')[-1]}.py: {name}(...) returns nothing yet.")
     return found
 
 
+def expect(is_right, otherwise):
+    if not is_right:
+        raise Wrong(otherwise)
+
+
+# A step is imported when it is checked, so that a mistake in one file does not keep the others from being checked.
+
+
 def step_1():
+    from tests.exercises import step_1_symmetry as step
+
     m = torch.randn(50, 50, generator=torch.Generator().manual_seed(0))
-    s, n = answer(step_1_symmetry, "parts", m)
+    s, n = answer(step, "parts", m)
     close = partial(torch.allclose, atol=1e-5)
-    assert close(s, s.T) and close(n, -n.T), "S is not symmetric, or N is not skew."
-    assert close(s + n, m), "S + N is not M."
-    for m, expected, what in [(m + m.T, 1, "A + A^T"), (m - m.T, -1, "A - A^T"), (5 * torch.eye(3), 1, "5 I"),
-                              (torch.tensor([[3.0, 1], [0, 0]]), 0.9, "[[3, 1], [0, 0]]")]:
-        found = answer(step_1_symmetry, "symmetry", m)
-        assert abs(found - expected) < 1e-4, f"The symmetry of {what} is {expected}, and yours is {found:.3f}."
-    m = answer(step_1_symmetry, "symmetry_0_trace_1")
+    expect(close(s, s.T) and close(n, -n.T), "S is not symmetric, or N is not skew.")
+    expect(close(s + n, m), "S + N is not M.")
+    for wanted in 1, 0.9, 0.3, 0, -0.5, -1:
+        found = analyze.symmetry(answer(step, "with_symmetry", wanted).double())
+        expect(abs(found - wanted) < 1e-4, f"with_symmetry({wanted}) has a symmetry of {found:.3f}. The size of a S + "
+               "b N is a^2 times that of S plus b^2 times that of N: the squares of a and b share the size of M.")
+    m = answer(step, "symmetry_0_trace_1")
     s, trace = analyze.symmetry(m), m.trace()
-    assert abs(s) < 1e-4 and abs(trace - 1) < 1e-4, f"Your matrix has a symmetry of {s:.3f} and a trace of {trace:.3f}."
+    expect(abs(s) < 1e-4 and abs(trace - 1) < 1e-4, f"Yours has a symmetry of {s:.3f} and a trace of {trace:.3f}.")
     return "The products of S and N cancel, and what remains is tr(MM) / |M|^2. A random M has 1/n on average."
 
 
 def step_2():
+    from tests.exercises import step_2_directionality as step
+
     m = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
     m[:, 7] *= 4
-    found = answer(step_2_directionality, "directionality", m)
+    found = answer(step, "directionality", m)
     expected, whole = analyze.directionality(m).item(), analyze.directionality_eq17(m).item()
-    assert abs(found - whole) > 1e-2, f"Yours is {found:.3f}: whole norms are added up, as in Eq. 17."
-    assert abs(found + expected) > 1e-3, f"Rows and columns are exchanged, {found:.3f}: norm(dim=0) is of columns."
-    assert abs(found - expected) < 1e-3, f"A matrix with a heavy column scores {expected:.3f}, and not {found:.3f}."
-    flat = answer(step_2_directionality, "directionality", torch.eye(8))
-    assert flat == 0, f"In the identity nothing stands out, so the score is 0, and yours is {flat}."
-    m = answer(step_2_directionality, "wrong_sign")
+    expect(not abs(found - whole) < 1e-2, f"Yours is {found:.3f}: whole norms are added up, as in Eq. 17.")
+    expect(not abs(found + expected) < 1e-3, f"Rows and columns are exchanged, {found:.3f}: norm(dim=0) is of columns.")
+    expect(abs(found - expected) < 1e-3, f"A matrix with a heavy column scores {expected:.3f}, and not {found:.3f}.")
+    flat = answer(step, "directionality", torch.eye(8))
+    expect(flat == 0, f"In the identity nothing stands out, so the score is 0, and yours is {flat}.")
+    m = answer(step, "wrong_sign")
     d, printed = analyze.directionality(m).item(), analyze.directionality_eq17(m).item()
-    assert d < 0 < printed, f"Your matrix scores {d:.3f}, and {printed:.3f} by Eq. 17: make the first < 0 < the second."
+    expect(d < 0 < printed, f"Yours scores {d:.3f}, and {printed:.3f} by Eq. 17: make the first < 0 < the second.")
     return (f"Yours scores {d:.2f}, but {printed:+.2f} by Eq. 17. The long column lifts the threshold of columns and "
             "counts once. Every row that chance lifts above the threshold of rows counts as a whole.")
 
 
 def step_3():
+    from tests.exercises import step_3_attention as step
+
     x, targets = torch.randn(2, 7, 5, dtype=torch.float64)
     m = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
-    (expected,) = torch.autograd.grad(step_3_attention.loss(m, x, targets), m)
+    (expected,) = torch.autograd.grad(step.loss(m, x, targets), m)
+    (both_sides,) = torch.autograd.grad(((x @ m @ x.T).softmax(-1) @ x - targets).square().sum() / 2, m)
     with torch.inference_mode():  # autograd is off
-        found = answer(step_3_attention, "gradient_at_zero", x, targets)
-    assert not torch.allclose(found, expected.T), "Yours is transposed: queries are rows of M, keys are its columns."
-    assert torch.allclose(found, expected), ("Yours is not the gradient of autograd. It is a sum over pairs. What is "
-                                             "beta_ij, the gradient by a_ij? For each i they add up to 0.")
-    w_q, w_k = answer(step_3_attention, "two_heads")
-    assert w_q.shape == w_k.shape and w_q.ndim == 3 and len(w_q) == 2, "w_q and w_k must both be (2, C, D)."
+        found = answer(step, "gradient_at_zero", x, targets)
+    expect(not torch.allclose(found, expected.T), "Yours is transposed: queries are rows of M, keys are its columns.")
+    expect(not torch.allclose(found, both_sides), "Yours is right for tokens that see both sides. Here token i sees i "
+           "tokens, if we count from 1: so what are its alpha, and which mean is x_j compared with?")
+    expect(torch.allclose(found, expected), "Yours is not the gradient of autograd. It is a sum over pairs. What is "
+           "beta_ij, the gradient by a_ij? For each i they add up to 0.")
+    w_q, w_k = answer(step, "two_heads")
+    expect(w_q.shape == w_k.shape and w_q.ndim == 3 and len(w_q) == 2, "w_q and w_k must both be (2, C, D).")
     heads = analyze.wqk(w_q, w_k)  # (2, C, C)
     of_heads, of_sum = analyze.symmetry(heads), analyze.symmetry(heads.sum(0))
-    assert (of_heads.abs() < 0.1).all(), f"The heads should be near 0, and are at {of_heads[0]:.2f}, {of_heads[1]:.2f}."
-    assert of_sum > 0.99, f"The sum of both should be near 1, and is at {of_sum:.2f}."
-    return ("dL/dM = sum_ij beta_ij x_i^T x_j, here with beta_ij = delta_i . (x_j - mean of x) / T. A layer can be "
-            "symmetric without any symmetric head, so measure both.")
+    expect((of_heads.abs() < 0.1).all() and of_sum > 0.99, f"The heads are at {of_heads[0]:.2f} and {of_heads[1]:.2f}, "
+           f"and should be near 0. Their sum is at {of_sum:.2f}, and should be near 1.")
+    return ("dL/dM = sum_ij beta_ij x_i^T x_j with beta_ij = delta_i . (x_j - mean of what i sees) / i, and 0 for j > i: "
+            "no pair has a mirror image. A layer can be symmetric without any symmetric head, so measure both.")
 
 
 def step_4():
-    w_q, w_k = 0.02 * torch.randn(2, 2, 64, 32)  # W_q and W_k (H, C, D)
-    seeds = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
-    first, again = [answer(step_4_start, "start", w_q.clone(), w_k.clone(), seed) for seed in seeds]
-    assert all(w.shape == w_q.shape for w in first), "w_q and w_k must keep the shape (H, C, D) that they are given in."
-    assert all(map(torch.equal, first, again)), "Two calls differ: draw with the generator that start(...) is given."
-    assert not all(map(torch.equal, first, (w_q, w_k))), "This is the random start, which the table has."
-    norms = analyze.wqk(*first).norm(dim=(1, 2))  # (H,)
-    assert all(0 < norm < math.inf for norm in norms), "The W_qk of a head is zero or not finite: it would never learn."
-    name = step_4_start.NAME
-    assert name in init.STARTS, f"It is a start. Now copy it to init.py, and name it in STARTS: {name}."
-    return f"{name} is a start of train.py now: --init={name} trains with it."
+    from tests.exercises import step_4_backward as step
+
+    def beta_of(alpha, dalpha):
+        found = answer(step, "beta", alpha, dalpha, micro.C)
+        expect(np.allclose(found.sum(-1), 0), "The beta_ij of a token i should add up to 0: if a_ij grows, alpha_ij "
+               "grows, and every other alpha_ik falls.")
+        return found
+
+    with small_micro(beta_of=beta_of, gradient_of_M=partial(answer, step, "gradient")) as (w, batch):
+        w_q, w_k = np.random.default_rng(1).normal(0, 0.5, (2, micro.C, 2))
+        m = w_q @ w_k.T
+
+        def loss(m):
+            return micro.loss_and_gradients(w | dict(M=m), *batch, causal=False)[0]
+
+        expected = finite_differences(lambda: loss(m), m)
+        found = micro.loss_and_gradients(w | dict(M=m), *batch, causal=False)[1]["M"]
+        close = partial(np.allclose, atol=1e-7)
+        expect(not close(found, expected.T), "dL/dM is transposed: queries are rows of M, keys are its columns.")
+        expect(not close(found, expected * micro.C**0.5), "dL/dM is sqrt(C) times too large: a_ij is divided by it.")
+        expect(close(found, expected), "dL/dM is not what finite differences of the loss say.")
+        of_q, of_k = answer(step, "gradients_of_factors", found, w_q, w_k)
+        right_q = close(of_q, finite_differences(lambda: loss(w_q @ w_k.T), w_q))
+        right_k = close(of_k, finite_differences(lambda: loss(w_q @ w_k.T), w_k))
+        expect(right_q and right_k, f"dL/dw_q is {'right' if right_q else 'wrong'}, dL/dw_k is "
+               f"{'right' if right_k else 'wrong'}. A change of w_q moves M by that change times w_k^T.")
+    return ("dL/dW_q = G W_k and dL/dW_k = G^T W_q, where G is dL/dM. So a step moves W_qk by -(W_q W_q^T G + G W_k "
+            "W_k^T), which is symmetric if G is and W_q W_q^T = W_k W_k^T, but not in general.")
+
+
+@contextmanager
+def small_micro(**functions):
+    """micro.py in a size in which every weight can be moved, and with functions in place of its own: w and a batch"""
+    with mock.patch.multiple(micro, B=2, T=6, C=4, K=2, V=9, MASK=8, **functions):
+        rng = np.random.default_rng(0)
+        w = {name: rng.normal(0, 0.5, x.shape) for name, x in micro.new_weights(rng).items()}  # float64
+        yield w, micro.get_batch(rng.integers(0, 8, 99), rng)
+
+
+def finite_differences(loss, x):
+    """Returns the derivative of loss() by every entry of the array x, which is moved by a millionth and back."""
+    found = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        kept = x[place]
+        x[place] = kept + 1e-6
+        above = loss()
+        x[place] = kept - 1e-6
+        found[place] = (above - loss()) / 2e-6
+        x[place] = kept
+    return found
 
 
 STEPS = {"1": step_1, "2": step_2, "3": step_3, "4": step_4}
 
 
-def step_number(word):
-    number = word.removeprefix("step_")[:1]
-    if number not in STEPS:
-        raise argparse.ArgumentTypeError(f"there are steps 1 to 4, and no {word}")
-    return number
-
-
 def main(argv):
     parser = argparse.ArgumentParser("python -m tests.exercises", description=__doc__)
-    parser.add_argument("steps", nargs="*", type=step_number, metavar="STEP", help="1 to 4, or step_1; without: all")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="1 to 4; without: all")
+    steps = parser.parse_args(argv).steps or list(STEPS)
+    if not set(steps) <= STEPS.keys():
+        parser.error(f"there are steps 1 to 4, and no {', '.join(set(steps) - STEPS.keys())}")
     status = 0
-    for number in parser.parse_args(argv).steps or STEPS:
+    for number in steps:
         try:
             print(f"step_{number}: done. {STEPS[number]()}")
         except Exception as e:  # it is the student's code, which may raise whatever it likes
-            name = "" if isinstance(e, AssertionError) else f"{type(e).__name__}: "
-            print(f"step_{number}: {name}{e}")
+            kind = "" if isinstance(e, Wrong) else f"{type(e).__name__}: "
+            print(f"step_{number}: {kind}{e}")
             status = 1
     return status
 

@@ -6,7 +6,7 @@ The paper in one file of numpy: a layer of attention, trained with a backward pa
     python tests/exercises/micro.py causal 2     # another seed
 
 The model fills in masked bytes in the source code of Python's standard library. Attention compares tokens through M,
-which is W_qk = W_q W_k^T as one matrix. Every 100 steps a line shows the loss [nats/byte] and the symmetry of M.
+which is W_qk = W_q W_k^T as one matrix. Every 100 steps a line shows the loss [nats/byte] and both scores of M.
 Shapes: B sequences of T bytes, C dimensions, V different tokens. K bytes of each sequence are masked.
 """
 
@@ -64,6 +64,16 @@ def rows(x):
     return x.reshape(-1, x.shape[-1])  # (B, T, n) -> (B T, n): gradients of weights are sums over all tokens
 
 
+def beta_of(alpha, dalpha):
+    """Prop. 2.2: beta_ij, the gradient by a_ij, compares j with the mean of all that i sees. Its rows add up to 0."""
+    return alpha * (dalpha - (alpha * dalpha).sum(-1, keepdims=True)) / C**0.5  # (B, T, T)
+
+
+def gradient_of_M(x, beta):
+    """Eq. 8: dL/dM = sum_ij beta_ij x_i^T x_j, over all pairs of tokens of all sequences, (C, C)."""
+    return (x.mT @ beta @ x).sum(0)
+
+
 def loss_and_gradients(w, idx, at, targets, causal):
     """Returns the mean loss, a number, and its gradient of every array in w, by name."""
     # Forward: attention, then an MLP, each added to its input.
@@ -97,15 +107,26 @@ def loss_and_gradients(w, idx, at, targets, causal):
     dv = alpha.mT @ dx1
     g["values"] = rows(x).T @ rows(dv)
     dalpha = dx1 @ v.mT  # (B, T, T): what token i would gain from token j
-    # Prop. 2.2: beta_ij, the gradient by a_ij, compares j with the mean of all that i sees. Its rows add up to 0.
-    beta = alpha * (dalpha - (alpha * dalpha).sum(-1, keepdims=True)) / C**0.5
-    g["M"] = (x.mT @ beta @ x).sum(0)  # Eq. 8: dL/dM = sum_ij beta_ij x_i^T x_j
+    beta = beta_of(alpha, dalpha)
+    g["M"] = gradient_of_M(x, beta)
     dx = dv @ w["values"].T + beta @ x @ w["M"].T + beta.mT @ x @ w["M"]  # x is value, query and key
     dx0 = dx1 + norm_backward(dx, x, rms0)
     g["pos_emb"] = dx0.sum(0)
     g["tok_emb"] = rows(dlogits).T @ rows(z[masked])  # as output
     np.add.at(g["tok_emb"], idx, dx0)  # and as input
     return loss, g
+
+
+def symmetry(m):
+    """1 if M = M^T, -1 if M = -M^T, near 0 if M is random."""
+    return (m * m.T).sum() / (m**2).sum()
+
+
+def directionality(m):
+    """1 if only rows stand out, -1 if only columns do: by how much norms exceed their mean plus two deviations."""
+    rows, columns = np.linalg.norm(m, axis=1), np.linalg.norm(m, axis=0)
+    r, c = [np.maximum(n - n.mean() - 2 * n.std(ddof=1), 0).sum() for n in (rows, columns)]
+    return (r - c) / (r + c) if r + c > 0 else 0.0
 
 
 def main(argv):
@@ -118,8 +139,8 @@ def main(argv):
         loss, g = loss_and_gradients(w, *get_batch(text, rng), causal)
         losses.append(loss)
         if step % 100 == 0:
-            symmetry = (w["M"] * w["M"].T).sum() / (w["M"] ** 2).sum()  # 1 if M = M^T, near 0 if M is random
-            print(f"step {step:3}  loss {np.mean(losses[-50:]):.2f}  symmetry of M {symmetry:+.2f}", flush=True)
+            of_M = f"symmetry of M {symmetry(w['M']):+.2f}  directionality {directionality(w['M']):+.2f}"
+            print(f"step {step:3}  loss {np.mean(losses[-50:]):.2f}  {of_M}", flush=True)
         for name in w:
             mean[name] += 0.1 * (g[name] - mean[name])
             square[name] += 0.01 * (g[name] ** 2 - square[name])
