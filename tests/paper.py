@@ -121,7 +121,8 @@ def measure(model, batches):
         single += torch.stack([products(beta, beta.mT), products(beta, beta)])
         beta_of_half[i % 2] += beta.sum(1)
     mean = sum(beta_of_half)  # (L, H, T, T)
-    shuffled = [mean[..., torch.randperm(mean.shape[-1])] for _ in range(200)]
+    generator = torch.Generator().manual_seed(0)  # its own: training draws from torch's
+    shuffled = [mean[..., torch.randperm(mean.shape[-1], generator=generator)] for _ in range(200)]
     of_mean, *by_chance = [products(m, m.mT) / products(m, m) for m in (mean, *shuffled)]
     g = sum(gradient_of_half)  # (L, H, C, C)
     chance_of_heads = (g @ g).square().sum((2, 3)) / g.square().sum((2, 3)).square()  # (L, H)
@@ -150,17 +151,22 @@ def main():
     torch.set_num_threads(1)
     prepare.make(Path("data/sympy/bytes"))
     learned = run_file("config/plans/positions.py")["arms"]["learned"]
-    found = defaultdict(list)  # of a layer and a step: the numbers of each seed
+    found, singles = defaultdict(list), []  # of a layer and a step: the numbers of each seed
     for seed in range(101, 105):
         trainer = make_trainer(load(["config/tiny.py"]), seed=seed, **learned)
         for step in 0, 50, 100, 200, 400, 800, 1600:
             while trainer.step < step:
                 trainer.train_step(trainer.loader.batch("train", trainer.step))
-            measured = measure(trainer.model, (trainer.loader.batch("val", i) for i in range(32)))  # 4,096 sequences
-            for layer, (block, *numbers) in enumerate(zip(trainer.model.blocks, *measured)):
-                of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T))
+            single, *of_means = measure(trainer.model, [trainer.loader.batch("val", i) for i in range(32)])  # 4,096
+            singles += single.tolist()
+            for layer, (block, *numbers) in enumerate(zip(trainer.model.blocks, *of_means)):
+                of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T)).item()
                 found[layer, step].append([of_wqk, *numbers])
-    print("layer step           W_qk    beta: mean by chance 95 %   halves agree  gradient: mean      by chance")
+    columns = "W_qk", "beta, in mean", "95 % by chance", "halves agree", "gradient", "by chance", "halves agree"
+    print("layer step", *[f"{column:>14}" for column in columns])
+    for (layer, step), of_seeds in sorted(found.items()):
+        print(f"{layer:5}{step:5}", *[f"{min(x):+.2f} to {max(x):+.2f}" for x in zip(*of_seeds)])
+    print(f"beta in single sequences: {min(singles):+.2f} to {max(singles):+.2f}")
 
 
 if __name__ == "__main__":

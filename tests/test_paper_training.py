@@ -16,7 +16,7 @@ from analyze import directionality, symmetry
 from config import load
 from tests.lives import make_trainer
 from tests.paper import (MASK, assert_mean, batch_of, betas, exact, float64, fresh,  # noqa: F401
-                         products, symmetry_of_betas)
+                         measure, products)
 
 # ---- S1.4.1, S1.4.2: rows and columns, expected ------------------------------------------------------------------
 
@@ -165,14 +165,23 @@ def test_thm_2_3_S1_12_the_tokens_of_prop_S1_8_make_rows_stand_out():
         assert (difference < 0).all()  # Var|column| > Var|row|, not S101
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_thm_2_3_and_cor_S1_13_with_the_beta_of_prop_2_2_columns_stand_out_with_and_without_a_mask(causal):
-    """Var|row| = Var|column| under bidirectional training (Eq. S103): does not hold. With beta_ij = delta_i . x_j, x_j
-    x_j^T puts the variances on the key side twice, on the query side once. With beta_ij = beta_ji it holds."""
+def test_thm_2_3_and_cor_S1_13_with_the_beta_of_prop_2_2_columns_stand_out_and_with_full_attention_even_more():
+    """Var|row| = Var|column| under bidirectional training (Eq. S103): does not hold, and Eq. (13) does with and without
+    a mask. With beta_ij = alpha_ij delta_i . (x_j - mean of what i sees), x_j x_j^T puts the variances on the key side
+    twice, on the query side once. With beta_ij = beta_ji it holds."""
     x, delta = torch.randn(S, T, C) * UNEQUAL, torch.randn(S, T, C)
-    beta = delta @ x.mT  # (S, T, T)
-    d, variances = compare(x.mT @ (beta.tril() if causal else beta) @ x)
-    assert d.mean() < -0.15 and (variances < 0).all()
+    stand_out = []
+    for sees in torch.ones(T, T).tril(), torch.ones(T, T):  # causal attention, and full
+        alpha = sees / sees.sum(1, keepdim=True)  # (T, T), of a start whose attention is even
+        beta = alpha * (delta @ x.mT - (delta * (alpha @ x)).sum(2, keepdim=True))  # (S, T, T)
+        update = x.mT @ beta @ x
+        d, variances = compare(update)
+        assert (variances < 0).double().mean() > 0.98
+        rows, cols = update.norm(dim=2), update.norm(dim=1)  # (S, C)
+        for w in rows.quantile(torch.tensor([0.97, 0.99, 0.999])):
+            assert (cols > w).sum() > (rows > w).sum()  # Eq. (13)
+        stand_out.append(-d.mean())
+    assert stand_out[1] > stand_out[0] > 0.1
     update = x.mT @ (beta + beta.mT) @ x
     assert exact(update.norm(dim=2), update.norm(dim=1))
 
@@ -203,28 +212,29 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_sequences_and_i
     tiny = Path(__file__).parents[1] / "config/tiny.py"
     keys = dict(data_dir=data_dir, seed=seed, block_size=16, batch_size=64, micro_batch_size=64, learning_rate=6e-3)
     trainer = make_trainer(replace(load([str(tiny)]), **keys))
-    single, mean, chance, _ = symmetry_of_betas(trainer, 32)  # 2,048 sequences
-    assert (single.abs() < 0.15).all() and (mean < chance).all()
+    batches = [trainer.loader.batch("val", i) for i in range(32)]  # 2,048 sequences
+    found = measure(trainer.model, batches)
+    assert (found.single.abs() < 0.15).all() and (found.beta < found.beta_chance).all()
     assert all(p.grad is None for p in trainer.model.parameters())  # a step would add to what is left there
     for_training, above_chance = trainer.loader.train_batches(0), []
     for _ in range(2):
         for batch in islice(for_training, 100):
             trainer.train_step(batch)
-        single, mean, chance, _ = symmetry_of_betas(trainer, 32)
-        above_chance.append(mean[1] > max(0.2, chance[1]))
-        assert (single.abs() < 0.15).all()
+        found = measure(trainer.model, batches)
+        above_chance.append(found.beta[1] > max(0.2, found.beta_chance[1]))
+        assert (found.single.abs() < 0.15).all()
     assert any(above_chance)
     # In single sequences not even where both tokens are predicted: of others Remark S1.15 has beta_ji = 0 there.
-    batches = [torch.cat(parts) for parts in zip(*[trainer.loader.batch("val", i) for i in range(8)])]
-    in_M = torch.zeros(512, 1, 16, 1).scatter(2, batches[2][:, None, :, None], 1.0)
-    both = betas(trainer.model, batches) * in_M * in_M.mT * (1 - torch.eye(16))
+    batch = [torch.cat(parts) for parts in zip(*batches[:8])]
+    in_M = torch.zeros(512, 1, 16, 1).scatter(2, batch[2][:, None, :, None], 1.0)
+    both = betas(trainer.model, batch)[0] * in_M * in_M.mT * (1 - torch.eye(16))
     assert ((products(both, both.mT) / products(both, both)).abs() < 0.5).all()
 
 
 def test_remark_S1_15_only_predicted_tokens_are_queries_in_the_last_layer_and_others_too_in_a_lower_one():
     """beta_ij = 0 for i not in M (Eq. S115-S118)."""
     idx, targets, positions = batch_of(False, 8, 32)
-    beta = betas(fresh(32, 64, 2, n_layer=2), (idx, targets, positions))  # (2, B, H, T, T)
+    beta, _ = betas(fresh(32, 64, 2, n_layer=2), (idx, targets, positions))  # (2, B, H, T, T)
     lower, last = beta * torch.ones(8, 1, 32, 1).scatter(2, positions[:, None, :, None], 0.0)  # i not in M
     assert lower.norm() > 1e-3 * beta[0].norm() and (last == 0).all()
 
