@@ -94,8 +94,8 @@ def step_3():
     of_heads, of_sum = analyze.symmetry(heads), analyze.symmetry(heads.sum(0))
     expect((of_heads.abs() < 0.1).all() and of_sum > 0.99, f"The heads are at {of_heads[0]:.2f} and {of_heads[1]:.2f}, "
            f"and should be near 0. Their sum is at {of_sum:.2f}, and should be near 1.")
-    return ("dL/dM = sum_ij beta_ij x_i^T x_j with beta_ij = delta_i . (x_j - mean of what i sees) / i, and 0 for j > i: "
-            "no pair has a mirror image. A layer can be symmetric without any symmetric head, so measure both.")
+    return ("dL/dM = sum_ij beta_ij x_i^T x_j, with beta_ij = delta_i . (x_j - mean of what i sees) / i, or 0 if j > i. "
+            "No pair has a mirror image. A layer can be symmetric without any symmetric head, so measure both.")
 
 
 def step_4():
@@ -109,22 +109,23 @@ def step_4():
 
     with small_micro(beta_of=beta_of, gradient_of_M=partial(answer, step, "gradient")) as (w, batch):
         w_q, w_k = np.random.default_rng(1).normal(0, 0.5, (2, micro.C, 2))
-        m = w_q @ w_k.T
 
-        def loss(m):
-            return micro.loss_and_gradients(w | dict(M=m), *batch, causal=False)[0]
+        def loss():
+            return micro.loss_and_gradients(w, *batch, causal=False)[0]
 
-        expected = finite_differences(lambda: loss(m), m)
-        found = micro.loss_and_gradients(w | dict(M=m), *batch, causal=False)[1]["M"]
+        def loss_of_product():
+            return micro.loss_and_gradients(w | dict(M=w_q @ w_k.T), *batch, causal=False)[0]
+
+        found = micro.loss_and_gradients(w, *batch, causal=False)[1]["M"]
+        expected = finite_differences(loss, w["M"])
         close = partial(np.allclose, atol=1e-7)
         expect(not close(found, expected.T), "dL/dM is transposed: queries are rows of M, keys are its columns.")
         expect(not close(found, expected * micro.C**0.5), "dL/dM is sqrt(C) times too large: a_ij is divided by it.")
         expect(close(found, expected), "dL/dM is not what finite differences of the loss say.")
-        of_q, of_k = answer(step, "gradients_of_factors", found, w_q, w_k)
-        right_q = close(of_q, finite_differences(lambda: loss(w_q @ w_k.T), w_q))
-        right_k = close(of_k, finite_differences(lambda: loss(w_q @ w_k.T), w_k))
-        expect(right_q and right_k, f"dL/dw_q is {'right' if right_q else 'wrong'}, dL/dw_k is "
-               f"{'right' if right_k else 'wrong'}. A change of w_q moves M by that change times w_k^T.")
+        g = micro.loss_and_gradients(w | dict(M=w_q @ w_k.T), *batch, causal=False)[1]["M"]
+        of_q, of_k = answer(step, "gradients_of_factors", g, w_q, w_k)
+        expect(close(of_q, finite_differences(loss_of_product, w_q)), "dL/dw_q is wrong. dw_q moves M by dw_q w_k^T.")
+        expect(close(of_k, finite_differences(loss_of_product, w_k)), "dL/dw_k is wrong. dw_k moves M by w_q dw_k^T.")
     return ("dL/dW_q = G W_k and dL/dW_k = G^T W_q, where G is dL/dM. So a step moves W_qk by -(W_q W_q^T G + G W_k "
             "W_k^T), which is symmetric if G is and W_q W_q^T = W_k W_k^T, but not in general.")
 
@@ -142,12 +143,11 @@ def finite_differences(loss, x):
     """Returns the derivative of loss() by every entry of the array x, which is moved by a millionth and back."""
     found = np.zeros_like(x)
     for place in np.ndindex(x.shape):
-        kept = x[place]
-        x[place] = kept + 1e-6
+        x[place] += 1e-6
         above = loss()
-        x[place] = kept - 1e-6
+        x[place] -= 2e-6
         found[place] = (above - loss()) / 2e-6
-        x[place] = kept
+        x[place] += 1e-6
     return found
 
 
