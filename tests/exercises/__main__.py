@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 import analyze
-from tests.exercises import micro
 
 
 class Wrong(Exception):
@@ -34,7 +33,7 @@ def expect(is_right, otherwise):
         raise Wrong(otherwise)
 
 
-# A step is imported when it is checked, so that a mistake in one file does not keep the others from being checked.
+# Files that a class changes are imported when they are checked, so that a mistake in one does not stop all checks.
 
 
 def step_1():
@@ -94,11 +93,12 @@ def step_3():
     of_heads, of_sum = analyze.symmetry(heads), analyze.symmetry(heads.sum(0))
     expect((of_heads.abs() < 0.1).all() and of_sum > 0.99, f"The heads are at {of_heads[0]:.2f} and {of_heads[1]:.2f}, "
            f"and should be near 0. Their sum is at {of_sum:.2f}, and should be near 1.")
-    return ("dL/dM = sum_ij beta_ij x_i^T x_j, with beta_ij = delta_i . (x_j - mean of what i sees) / i, or 0 if j > i. "
+    return ("dL/dM = sum_ij beta_ij x_i^T x_j, beta_ij = delta_i . (x_j - mean of what i sees) / i, and 0 if j > i. "
             "No pair has a mirror image. A layer can be symmetric without any symmetric head, so measure both.")
 
 
 def step_4():
+    from tests.exercises import micro
     from tests.exercises import step_4_backward as step
 
     def beta_of(alpha, dalpha):
@@ -133,6 +133,8 @@ def step_4():
 @contextmanager
 def small_micro(**functions):
     """micro.py in a size in which every weight can be moved, and with functions in place of its own: w and a batch"""
+    from tests.exercises import micro
+
     with mock.patch.multiple(micro, B=2, T=6, C=4, K=2, V=9, MASK=8, **functions):
         rng = np.random.default_rng(0)
         w = {name: rng.normal(0, 0.5, x.shape) for name, x in micro.new_weights(rng).items()}  # float64

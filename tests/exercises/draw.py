@@ -3,35 +3,31 @@
 from pathlib import Path
 from unittest import mock
 
+from tests.exercises import micro  # first, because it tells numpy to use one thread
+
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch
 
 from data.drawing import figure
-from tests.exercises import micro
 
 HERE = Path(__file__).parent
-PLACES, MASKED = 8, [2, 5]  # of the texts in masks.png; in its first and third panel these are [MASK]
-NOTHING, ALONE, MIRRORED = 0, 1, 2  # beta_ij is 0; it is not, but beta_ji is; neither is 0
-COLOURS = ListedColormap(["0.93", "#e08214", "#2166ac"])
+GREY_ORANGE_BLUE = ListedColormap(["0.93", "#e08214", "#2166ac"])
 
 
 def draw_masks():
-    """Which pairs of places move M, in the last layer: in one text and in all, with both sides visible and causal."""
-    asks = np.isin(np.arange(PLACES), MASKED)[:, None]  # (n, 1): a token that has to be guessed
-    both, causal = np.ones((PLACES, PLACES)), np.tri(PLACES)
+    """Pairs of eight places in the last layer: 0 if beta_ij = 0, 1 if beta_ji = 0 alone, 2 if neither is."""
+    asks = np.isin(np.arange(8), [2, 5])[:, None]  # (8, 1): in one text these places are [MASK]
+    both, causal = np.ones((8, 8)), np.tri(8)
     panels = {"both sides, one text": both * asks, "both sides, all texts": both,
               "causal, one text": causal * asks, "causal, all texts": causal}
-    with figure(HERE / "masks.png", 1, 4, height=2.3) as axes:
-        for ax, (title, moves) in zip(axes.flat, panels.items()):
-            ax.imshow(moves * np.where(moves.T > 0, MIRRORED, ALONE), COLOURS, vmin=NOTHING, vmax=MIRRORED)
-            ax.set_title(title, fontsize=9)
-            ax.set(xlabel="token j, the key", xticks=[])
-            ax.set_yticks(range(PLACES), ["[MASK]" if "one" in title and i in MASKED else "" for i in range(PLACES)])
+    with figure(HERE / "masks.png", 1, 4, height=2.1) as axes:
+        for axis, (title, moves) in zip(axes.flat, panels.items()):
+            axis.imshow(moves * (1 + moves.T), GREY_ORANGE_BLUE, vmin=0, vmax=2)
+            axis.set_title(title, fontsize=9)
+            axis.set(xlabel="token j, the key", xticks=[], yticks=[])
+            if "one text" in title:
+                axis.set_yticks([2, 5], ["[MASK]", "[MASK]"])
         axes[0, 0].set_ylabel("token i, the query")
-        handles = [Patch(color=COLOURS(ALONE), label="(i, j) without its mirror image (j, i)"),
-                   Patch(color=COLOURS(MIRRORED), label="with it, or i = j")]
-        axes[0, 0].figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 
 
 def draw_wqk(matrices):
@@ -39,33 +35,34 @@ def draw_wqk(matrices):
     with figure(HERE / "wqk.png", 1, 4, height=2.1) as axes:
         for i, (title, m) in enumerate(matrices.items()):
             image, scatter = axes[0, 2 * i : 2 * i + 2]
-            size = np.quantile(abs(m), 0.995)
-            image.imshow(m, "RdBu_r", vmin=-size, vmax=size)
-            image.set_title(f"M, {title}", fontsize=9)
+            show(image, m, f"M, {title}")
             image.set(xlabel="dimension of the key", ylabel="of the query", xticks=[], yticks=[])
-            above = np.triu_indices(len(m), 1)
+            size = np.quantile(abs(m), 0.995)
             scatter.axline((0, 0), slope=1, color="0.5", lw=0.8)
-            scatter.plot(m[above], m.T[above], ".", ms=2, alpha=0.4)
+            scatter.plot(m, m.T, ".", color="#2166ac", ms=2, alpha=0.4)
             scatter.set_title(f"symmetry {micro.symmetry(m):.2f}", fontsize=9)
             scatter.set(xlabel="$M_{ij}$", ylabel="$M_{ji}$", xticks=[], yticks=[], aspect="equal",
                         xlim=(-size, size), ylim=(-size, size))
 
 
 def draw_beta(betas):
-    """beta of one update of the encoder, and the mean of a hundred. Each is a sum over sequences, (T, T)."""
+    """beta (T, T) of one update of the encoder, summed over its texts, and the mean of a hundred updates."""
     panels = {"of update 100": betas[99], "mean of updates 1 to 100": np.mean(betas[:100], axis=0)}
     with figure(HERE / "beta.png", 1, 2, height=2.9) as axes:
-        for ax, (title, beta) in zip(axes.flat, panels.items()):
+        for axis, (title, beta) in zip(axes.flat, panels.items()):
             beta = beta * (1 - np.eye(len(beta)))  # without i = j
-            size = np.quantile(abs(beta), 0.995)
-            ax.imshow(beta, "RdBu_r", vmin=-size, vmax=size)
-            ax.set_title(rf"$\beta$, {title}: symmetry {micro.symmetry(beta):.2f}", fontsize=9)
-            ax.set(xlabel="place j of the key", ylabel="place i of the query")
+            show(axis, beta, rf"$\beta$, {title}: symmetry {micro.symmetry(beta):.2f}")
+            axis.set(xlabel="place j of the key", ylabel="place i of the query")
+
+
+def show(axis, m, title):
+    size = np.quantile(abs(m), 0.995)
+    axis.imshow(m, "RdBu_r", vmin=-size, vmax=size)
+    axis.set_title(title, fontsize=9)
 
 
 def main():
-    betas = []  # of each update (T, T)
-    beta_of = micro.beta_of
+    betas, beta_of = [], micro.beta_of
 
     def note(alpha, dalpha):
         beta = beta_of(alpha, dalpha)  # (B, T, T)
