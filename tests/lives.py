@@ -24,11 +24,13 @@ import pandas
 import pytest
 import torch
 from tqdm import tqdm
+from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 import train
 from config import TrainConfig, command_line
 from config.processes import Place
 from data import tokens
+from data.export import to_hf
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
              warmup_iters=3, learning_rate=1e-2, eval_interval=4, eval_iters=2, score_interval=3)
@@ -37,6 +39,14 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
 FINISH = train.finish
 train.finish = lambda trainer: Path(trainer.out, "run.png").touch()  # a picture takes longer than all of these steps
+
+
+def as_theirs(model):
+    """The model as a BertForMaskedLM or BertLMHeadModel of transformers."""
+    config, state = to_hf(model)
+    hf = (BertLMHeadModel if model.cfg.causal else BertForMaskedLM)(BertConfig(**config))
+    hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
+    return hf
 
 
 def small_run(data_dir, out_dir):

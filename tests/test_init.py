@@ -7,7 +7,7 @@ import init
 from analyze import symmetry, wqk
 from data.export import to_hf
 from model import ModelConfig, Transformer
-from tests.test_bert import as_theirs
+from tests.lives import as_theirs
 
 L, C, H = 3, 64, 4
 D = C // H

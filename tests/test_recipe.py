@@ -16,7 +16,7 @@ from data.batches import torch_seed
 from data.export import to_hf
 from model import ModelConfig, SelfAttention, Transformer
 from tests.lives import make_trainer
-from tests.test_bert import as_theirs
+from tests.lives import as_theirs
 from tests.test_model import either
 
 
