@@ -307,7 +307,7 @@ def report_models(args):
     """Scores the models that --csv does not have yet, prints and draws all. Returns the exit status."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
-    known = tables.read_scores(args.csv, args.gamma, args.per_head, str(read_hand(**args.layout) or ""), SCORES)
+    known, layout = tables.read_scores(args.csv, SCORES), str(read_hand(**args.layout) or "")
     found, scored = {}, []  # {source: its table}, and what has matrices to draw
     n_failed = 0
     for name in tqdm(args.hf, unit="model", leave=False, disable=None):
@@ -315,7 +315,7 @@ def report_models(args):
             source = tables.known_as(name)
             if source in found:  # under another name
                 continue
-            table = known[known["source"] == source].assign(model=printable(name))
+            table = tables.rows_of(known, source, args, layout).assign(model=printable(name))
             note = f"is already in {args.csv}: delete its rows to score it again"
             if table.empty or args.matrices:  # W_qk itself is not in the CSV
                 model = score_model(name, args.gamma, args.per_head, device, **args.layout)

@@ -301,9 +301,10 @@ def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for
     assert second.table[:n].equals(first.table) and set(second.table.model[n:]) == {"c"}
     medians = second.out.partition("Whole models")[2].splitlines()[2:5]
     assert [line.split()[:2] for line in medians] == [["b", "encoder"], ["b", "decoder"], ["c", "2"]]
-    # Scores of another kind are not mixed with them.
-    assert "s.csv was scored with another gamma" in analysed("--hf", "b", "--per_head", "--gamma=3").status
-    assert "s.csv was scored with --per_head" in analysed("--hf", "b").status
+    assert "b: read" not in analysed("--hf", "b").err  # its layers are there
+    other = analysed("--hf", "b", "--per_head", "--gamma=1")  # scores of another kind are not mixed with them
+    assert "b: read" in other.err and other.out != analysed("--hf", "b", "--per_head").out
+    assert len(analysed("--hf", "b").out.splitlines()) == len(analysed("--hf", "b", csv=False).out.splitlines())
     pandas.read_csv("s.csv").query("model == 'a'").to_csv("s.csv", index=False)  # which writes the head 0 as 0.0
     third = analysed("--hf", "a", "b", "--per_head")
     assert third.status == 0 and "a: read" not in third.err and third.table.equals(first.table)

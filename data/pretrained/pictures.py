@@ -8,7 +8,7 @@ from matplotlib.ticker import NullFormatter
 
 from ..drawing import COLOURS, HEIGHT, KINDS, figure, put_legend, put_titles, put_zero, short
 from ..names import fixed
-from .tables import STACK, is_causal, whole_layers
+from .tables import STACK, whole_layers
 
 DRAWN = "symmetry", "directionality"
 DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix, where single entries are seen
@@ -87,6 +87,11 @@ def draw_layers_of(axis, table, score):
     axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[causal], ms=4, label=KINDS[causal])
     axis.set(xlabel="layer", xlim=(-0.5, layers["layer"].max() + 0.5))
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)
+
+
+def is_causal(rows):
+    """Returns whether no token sees a later one, from rows of a stack. None: it is not known."""
+    return {0: False, 1: True}.get(rows["causal"].iloc[0])
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Scores of pretrained models as tables: the DataFrame, the CSV file of analyze.py --csv, and what is printed."""
+"""Scores of pretrained models as tables: a DataFrame, the CSV file of analyze.py --csv, and what is printed."""
 
 import os
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import pandas
 
 from ..names import fixed, printable
-from .checkpoint import CheckpointError, find_source, require
+from .checkpoint import find_source, require
 
 # Columns of a table, beside the scores. A row is of one layer, or of one of its heads.
 COLUMNS = {
     "layer": "int64",
     "chance": "float64",  # the mean symmetry of random matrices in the directions of W_qk (chance.py)
-    "limit": "float64",  # of layers: by chance 95 of 100 directionalities are between minus this and this
+    "limit": "float64",  # of a layer: by chance 95 of 100 directionalities are between minus this and this
     "head": "Int64",  # an empty cell: the whole layer
     "stack": "str",  # encoder, decoder, ...; "" if the model has one stack
     "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
@@ -31,8 +31,7 @@ STACK = ["model", "source", "stack"]  # what a stack of layers is known by
 def column_types(scores):
     """Returns {column: its type}. scores: their names. They come first, because pandas hides what is in the middle."""
     first, *others = scores
-    before = ["layer", first, "chance", *others, "limit"]
-    return {name: COLUMNS.get(name, "float64") for name in [*before, *COLUMNS]}
+    return {name: COLUMNS.get(name, "float64") for name in ["layer", first, "chance", *others, *COLUMNS]}
 
 
 def score_table(rows, common, scores):
@@ -55,39 +54,35 @@ def whole_layers(table):
     return table[table["head"].isna()]
 
 
-def is_causal(rows):
-    """Returns whether no token sees a later one, from rows of a stack. None: it is not known."""
-    return {0: False, 1: True}.get(rows["causal"].iloc[0])
-
-
 # ---- the CSV file ------------------------------------------------------------------------------------------------
 
 
-def read_scores(path, gamma, per_head, layout, scores):
-    """Returns the table in a file, empty if there is none. Raises CheckpointError if it is of other options."""
+def read_scores(path, scores):
+    """Returns the table in a file, empty if there is none. Raises CheckpointError if it holds something else."""
     types = column_types(scores)
     if not path or not os.path.exists(path):
         return pandas.DataFrame(columns=list(types)).astype(types)
+    with open(path, errors="replace") as f:
+        require(f.readline().strip() == ",".join(types), f"{path} holds something else: give another --csv")
     empty = {name: [""] for name, kind in types.items() if kind != "str"}  # elsewhere "" is a text
-    try:
-        # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
-        table = pandas.read_csv(path, dtype=str, na_values=empty, keep_default_na=False)
-        require(list(table.columns) == list(types), f"its first line is not {','.join(types)}")
-        table = table.astype(dict(causal=float, head=float)).astype(types)  # pandas writes 1.0 beside empty cells
-    except (ValueError, CheckpointError) as e:
-        raise CheckpointError(f"{path} holds something else, or is damaged ({e}): give another --csv") from e
-    has_heads = table["head"].notna().any()
-    for option, theirs, ours in (("gamma", table["gamma"], gamma), ("layout", table["layout"], layout)):
-        require((theirs == ours).all(), f"{path} was scored with another {option}: give another --csv")
-    require(table.empty or has_heads == per_head, f"{path} was scored with{'' if has_heads else 'out'} --per_head: "
-            "give another --csv")
-    return table
+    # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
+    table = pandas.read_csv(path, dtype=str, na_values=empty, keep_default_na=False)
+    table = table.astype(dict(causal=float, head=float)).astype(types)  # pandas writes 1.0 beside empty cells
+    return table.drop_duplicates(["source", "stack", "layer", "head", "gamma", "layout"], keep="last")
+
+
+def rows_of(table, source, args, layout):
+    """Returns the rows of a model that was scored with the same options, none if it has to be scored."""
+    rows = table[(table["source"] == source) & (table["gamma"] == args.gamma) & (table["layout"] == layout)]
+    if not args.per_head:
+        return whole_layers(rows)
+    return rows if rows["head"].notna().any() else rows[:0]
 
 
 def add_scores(path, rows):
     """Appends the rows of one model to a CSV file, in one piece."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     text = rows.to_csv(index=False, header=not os.path.exists(path), lineterminator="\n")
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "ab", buffering=0) as f:
         f.write(text.encode())
 
@@ -98,29 +93,24 @@ def add_scores(path, rows):
 LEGEND = """\
   symmetry: 1 if W_qk equals its transpose, -1 if it equals minus its transpose
   chance: the mean symmetry of random matrices that use the same directions as W_qk
-  directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are"""
-LEGEND_OF_LAYERS = """\
-  by chance: 95 % of random matrices with the same singular values have a directionality in about this range"""
-LEGEND_OF_MODELS = """\
+  directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
+  by chance: 95 % of random matrices with the same singular values have a directionality in about this range
   [quartiles]: first and third quartile over layers
-  beyond chance: how many layers have a directionality outside of the range of random matrices"""
+  beyond chance: how many layers have a directionality outside of this range"""
 
 
 def show_scores(tables, args):
     """Prints the tables of models: layers of a single one, or of all if heads are not in a file; and their medians."""
-    has_layers = len(tables) == 1 or (args.per_head and not args.csv)
     texts = []
-    for table in tables if has_layers else []:
+    for table in tables if len(tables) == 1 or (args.per_head and not args.csv) else []:
         texts += [f"Layers of {table['model'].iloc[0]}:", layer_table(table), ""]
     texts += ["Whole models, medians over layers:", model_table(pandas.concat(tables)), LEGEND]
-    texts += [LEGEND_OF_LAYERS] if has_layers else []
-    texts.append(LEGEND_OF_MODELS)
     texts += [f"  {table['model'].iloc[0]}: {note}" for table in tables for note in table["note"].unique() if note]
     print(*texts, sep="\n", flush=True)
 
 
 def shown_scores(table):
-    """Returns the names of the scores that are printed: all but Eq. (17), whose sign can be wrong."""
+    """Returns the names of the scores that are printed: all but that of Eq. (17), whose sign can be wrong."""
     return [name for name in table if name not in COLUMNS and name != "directionality_eq17"]
 
 
@@ -137,16 +127,16 @@ def layer_table(table):
 
 def model_table(table):
     """Returns a line for each stack of layers: medians."""
-    lines = {}
-    for (model, source, stack), layers in whole_layers(table).groupby(STACK, sort=False):
-        first, *others = shown_scores(table)
-        line = {"layers": len(layers), f"{first} [quartiles]": with_quartiles(layers[first]),
-                "chance": fixed(layers["chance"].median(), 2)}
-        line |= {f"{name} [quartiles]": with_quartiles(layers[name]) for name in others}
+    first, *others = shown_scores(table)
+    lines = []
+    for (model, _, stack), layers in whole_layers(table).groupby(STACK, sort=False):
+        line = {"model": f"{model[-36:]} {stack}".strip(), "layers": len(layers),
+                f"{first} [quartiles]": with_quartiles(layers[first]), "chance": fixed(layers["chance"].median(), 2)}
+        for name in others:
+            line[f"{name} [quartiles]"] = with_quartiles(layers[name])
         n_beyond = (layers["directionality"].abs() > layers["limit"]).sum()
-        lines[f"{model[-36:]} {stack}".strip(), source] = line | {"beyond chance": f"{n_beyond} of {len(layers)}"}
-    cells = pandas.DataFrame(list(lines.values()), index=[name for name, _ in lines])
-    return cells.rename_axis(columns="model").to_string()
+        lines.append(line | {"beyond chance": f"{n_beyond} of {len(layers)}"})
+    return pandas.DataFrame(lines).to_string(index=False)
 
 
 def with_quartiles(values):
