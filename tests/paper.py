@@ -5,7 +5,7 @@ B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, 
 samples. x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
 
 Is beta_ij near beta_ji, as Theorem 2.4 assumes, and is the gradient of W_qk near its transpose, as it concludes? For
-the encoders `learned` of config/plans/positions.py with the seeds 101 to 104, six minutes on one core:
+the encoders `learned` of config/plans/positions.py with the seeds 101 to 104, eight minutes on one core:
 
     python -m tests.paper
 """
