@@ -9,8 +9,9 @@
 Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /ID/resolve/REV/FILE. It redirects weight
 files to a second host, the CDN, where it serves byte ranges: itself by another name. A dataset is a repository whose
 name begins with datasets/, as in its addresses; of these it also answers ID/tree/REV.
-Faults, for one file (or "api") at the host that sends its bytes: a status without content (503, 429, ...); or cut,
-stall: half the body, then the end of the connection, or nothing. With hub.ranges = False every file is sent whole.
+Faults, for one file (or "api") at the host that sends its bytes: a status without content (503, 429, ...); cut: half
+the body, then the end of the connection; shifted: another range than was asked for, of the same length, and whole: the
+same bytes as those, as if the file had no more. With hub.ranges = False every file is sent whole.
 """
 
 import hashlib
@@ -55,20 +56,22 @@ class Handler(BaseHTTPRequestHandler):
         has_bytes = self.command == "GET" and status != 302
         fault = self.hub.fault(file) if has_bytes else ""
         if isinstance(fault, int):
-            status, headers, body, fault = fault, {}, b"{}", ""
+            status, headers, body, fault = fault, {"Retry-After": 30} if fault == 429 else {}, b"{}", ""
+        if fault == "shifted":
+            headers["Content-Range"] = headers["Content-Range"].replace("bytes ", "bytes 1")
+        if fault == "whole":
+            status, headers = 200, {}
         self.send_response(status)
         for name, value in {"Content-Length": len(body), **headers}.items():
             self.send_header(name, str(value))
         self.end_headers()
         if self.command == "GET":
-            body = body[: len(body) // 2] if fault else body
+            body = body[: len(body) // 2] if fault == "cut" else body
             for first in range(0, len(body), 1 << 20):
                 piece = body[first : first + (1 << 20)]
                 self.entry.sent += len(piece)  # before the bytes leave: a test may ask as soon as the last one is there
                 self.wfile.write(piece)  # OSError: the client has hung up
         self.close_connection |= bool(fault)
-        if fault == "stall":
-            self.hub.stopped.wait(20)
 
     do_HEAD = do_GET
 
@@ -151,7 +154,7 @@ class Hub:
         self.waits: list[float] = []  # seconds that the client would have waited between its tries
         self.faults: list[tuple] = []  # file, kind
         self.ranges = True
-        self.lock, self.stopped = threading.Lock(), threading.Event()
+        self.lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.hub = self
         self.server.handle_error = lambda *_: None  # a client that hangs up
@@ -159,7 +162,6 @@ class Hub:
         self.url, self.cdn_url = (f"http://{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost"))
 
     def close(self):
-        self.stopped.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -195,6 +197,8 @@ def hub(monkeypatch, tmp_path):
     from huggingface_hub import close_session, constants
     from huggingface_hub.utils import _http
 
+    from analyze.data.pretrained import hub as client
+
     hub, home = Hub(), tmp_path / "hf"
     for name in [name for name in os.environ if name.startswith("HF_") or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
@@ -206,7 +210,8 @@ def hub(monkeypatch, tmp_path):
         "HF_STORED_TOKENS_PATH": str(home / "tokens"), "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_TELEMETRY": True,
     }.items():
         monkeypatch.setattr(constants, name, value)
-    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=hub.waits.append, time=time.time))
+    for module in _http, client:
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=hub.waits.append, time=time.time))
     close_session()  # its connections lead to the server of another test
     yield hub
     close_session()

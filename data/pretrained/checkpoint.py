@@ -1,86 +1,359 @@
 """
 Reads chosen tensors of a checkpoint, and nothing else of it.
 
-    checkpoint = open_checkpoint("openai-community/gpt2")  # of sources.py
+    checkpoint = open_checkpoint("gpt2")    # a name of models.csv, a Hub id, a folder, a file, or a torch.nn.Module
     for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. Of NAME.weight the scale is
-NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, Devstral-Small-2; "inv", but it multiplies, says DeepSeek),
-or NAME.weight_scale (compressed-tensors).
+Of a file of safetensors the header is read, and then the bytes of each tensor: from the Hub by ranges over HTTP. A file
+of torch.save is mapped into memory, and the Hub sends it whole. A pickle that would run code is refused by torch.
+HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
+import argparse
+import contextlib
+import csv
+import difflib
+import io
+import json
 import math
+import os
+import pickle
 import re
+import sys
+import zipfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from multiprocessing.pool import ThreadPool
-from typing import NamedTuple
+from pathlib import Path
+from typing import Callable, NamedTuple
 
 import torch
 from tqdm import tqdm
 
-from .files import Folder, only_checkpoint_errors, pick, read_config, require
-from .formats import DTYPES, TensorInfo, dtype_of, read_safetensors, read_torch
+from ..names import printable
 
-# Threads of multiprocessing, because those of concurrent.futures are waited for at the end of the program: on a slow
-# connection Ctrl-C would take its time-out.
-N_READERS = 8
-AHEAD = 3  # groups that are read in advance
-PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")
-FP8_BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
+SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt"  # of the files that can be read; all but the first by torch
+# The weights of a folder are what matches the first of these. Where names are free, only one file may match. ckpt.pt of
+# train.py and nanoGPT comes first, because an export beside it would grow old in silence.
+WEIGHTS = (r"ckpt\.pt", r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_model\.bin",
+           r"pytorch_model\.bin\.index\.json", r".*\.safetensors", r".*\.(pt|pth|ckpt)")
+NO_WEIGHTS = "adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt"
+STATE_DICTS = "state_dict", "model", "model_state_dict", "net", "module"  # under which training scripts save weights
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
 WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
+# In the names of files and folders of which each process has written one.
+PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d")
+MERGE = "merge the pieces with the program that wrote them, or gather the weights in memory around score_model"
+FP8 = "FP8: multiply the weights by their scales first, or take a 16-bit copy"
+HUB_ERRORS = {  # what the errors of huggingface_hub mean
+    "GatedRepoError": "gated: agree to its terms on its page of the Hub, and put a token of yours into HF_TOKEN",
+    "RepositoryNotFoundError": "no file or folder of this name, and no public repository of the Hub",
+    "RevisionNotFoundError": "the repository has no branch, tag or commit of this name",
+    "LocalEntryNotFoundError": "the Hub is out of reach, and neither a folder here nor the local cache has this model",
+}
+MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
+AHEAD = 3  # groups that are read in advance
+torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])  # beside the weights of MAE, of TransformerEngine
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be read, or it is not certain what is q and k. str(e) is one line that says what to do."""
+
+    def __init__(self, message):
+        super().__init__(printable(message))
+
+
+def require(condition, message):
+    if not condition:
+        raise CheckpointError(message)
+
+
+@contextlib.contextmanager
+def only_checkpoint_errors(what):
+    """Turns every error that the bytes of a checkpoint can cause into a CheckpointError that names `what`."""
+    try:
+        yield
+    except (CheckpointError, NameError, ImportError, AssertionError):  # the last three only a bug of ours can cause
+        raise
+    except Exception as e:
+        kind = type(e).__name__
+        told = HUB_ERRORS.get(kind, f"{what} cannot be read")
+        raise CheckpointError(f"{told} ({kind}: {' '.join(str(e).split()):.200})") from e
+
+
+def pick(config, kind, *keys, default=None):
+    """Returns the first value of a config.json that is there and not null. Raises CheckpointError if it is no `kind`."""
+    for key in keys:
+        value = config.get(key)
+        if value is not None:
+            makes_sense = type(value) is kind and (kind is not int or 0 <= value < MOST)
+            require(makes_sense, f"config.json: {key} is {value!r:.60}, expected {kind.__name__} (below {MOST})")
+            return value
+    return default
+
+
+# ---- folders -----------------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """A local folder."""
+
+    def __init__(self, path, note=""):
+        self.path = Path(path)
+        self.names = sorted(os.listdir(path))  # of files and folders
+        self.note = note  # what the user should know, or ""
+        self.lengths = []  # of every range that was read; and no sum, because several threads can append, but not add
+
+    def has(self, file):
+        return (self.path / file).is_file()
+
+    def whole(self, file):
+        """Returns the path of a whole file."""
+        return self.path / file
+
+    def size(self, file):
+        return self.whole(file).stat().st_size
+
+    def read(self, file, start, n):
+        """Returns n bytes of a file from `start` on, as a tensor. Raises CheckpointError if the file is too short."""
+        data = torch.empty(n, dtype=torch.uint8)
+        with open(self.whole(file), "rb") as f:
+            f.seek(start)
+            require(f.readinto(data.numpy()) == n, f"{file} is cut short: get it again")
+        self.lengths.append(n)
+        return data
+
+
+# ---- which files -------------------------------------------------------------------------------------------------
+
+
+def known_models():
+    """Returns the rows of models.csv."""
+    with open(Path(__file__).parent / "models.csv", newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def find_source(name):
+    """Returns a path or Hub id. name: one of models.csv, a path or a Hub id. Raises CheckpointError if it is none."""
+    if os.path.exists(os.path.expanduser(name)) or "/" in name:
+        return name
+    ids = {row["name"]: row["hub_id"] for row in known_models()}
+    model, at, revision = name.partition("@")
+    near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
+    require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
+    return ids[model] + at + revision
+
+
+def find_folder(source):
+    """Returns the Folder that a path or a Hub id leads to, and the file in it, or "" if it leads to a folder."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        from .hub import open_repository  # here, because it takes time, and a folder does not need it
+
+        where, _, revision = source.partition("@")
+        where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
+        require(re.match(r"[^/]*[^/.][^/]*/[^/]", where), "no file or folder of this name; a Hub id is org/name")
+        found = open_repository(where, revision)
+        is_cache = isinstance(found, Path)
+        return Folder(found, "read from the local cache: the Hub is out of reach") if is_cache else found, file
+    folder = path.resolve() if path.is_dir() else path.resolve().parent
+    if "config.json" not in os.listdir(folder):  # else it is a model, whose shapes are compared with its config
+        refuse_pieces(folder.name, os.listdir(folder.parent))
+    if path.is_file():
+        return Folder(path.parent), path.name
+    names = os.listdir(path)
+    checkpoints = [name for name in names if re.fullmatch(r"checkpoint-\d+", name)]
+    if find_weights(names) or not checkpoints:
+        return Folder(path), ""
+    newest = max(checkpoints, key=lambda name: int(name.removeprefix("checkpoint-")))  # of a Trainer
+    return Folder(path / newest, f"of {newest}, the newest of {len(checkpoints)} in it"), ""
+
+
+def refuse_pieces(name, beside):
+    """Raises CheckpointError if what lies beside a file or folder are further pieces, counted from 0 or 1 on."""
+    alike = [other for other in beside if re.sub(r"\d+", "0", other) == re.sub(r"\d+", "0", name)]
+    for numbers in zip(*(map(int, re.findall(r"\d+", other)) for other in alike)):
+        found = set(numbers)
+        are_counted = len(found) > 1 and (0 in found or found == {*range(1, len(found) + 1)})
+        require(not are_counted or not PIECE.search(name),
+                f"{name} beside {len(found) - 1} others is a piece by its name: {MERGE}")
+
+
+def find_weights(names):
+    """Returns the name of the weight file, of a piece of it, or of the index of its pieces. None if it is not clear."""
+    others = [name for name in names if not name.startswith(NO_WEIGHTS)]
+    for pattern in WEIGHTS:
+        found = [name for name in others if re.fullmatch(pattern, name)]
+        # One file, all pieces of one, or the steps of nanochat, of which the last one counts.
+        if len({re.sub(r"\d+[-_]of[-_]|^model_\d+\.pt$", "", name) for name in found}) == 1:
+            return found[-1]
+    return None
+
+
+def find_files(folder, name):
+    """Returns all files of a checkpoint, of which `name` is one or the index, and {tensor: its file} of the index."""
+    files, index = [name], {}
+    piece = re.fullmatch(r"(.*?)(\d+)([-_]of[-_])(\d+)(\.\w+)", name)  # NAME-00001-of-00004.bin
+    if name.endswith(".json"):
+        index = json.loads(folder.whole(name).read_bytes())["weight_map"]
+        files = sorted(set(index.values()))
+    elif piece:
+        before, number, of, n, ending = piece.groups()
+        files = [f"{before}{i:0{len(number)}}{of}{n}{ending}" for i in range(1, int(n) + 1)]
+    else:
+        refuse_pieces(name, folder.names)
+    missing = [file for file in files if not folder.has(file)]
+    require(not missing, f"{', '.join(missing):.100} is not there, and {name} is of {len(files)} files: get them all")
+    return files, index
+
+
+# ---- what is in them ---------------------------------------------------------------------------------------------
+
+
+class TensorInfo(NamedTuple):
+    """A tensor of a checkpoint, which is read when it is needed."""
+
+    shape: tuple
+    dtype: torch.dtype | str  # a text if it is not one of DTYPES, or sparse
+    where: tuple  # which bytes hold it: tied weights have the same
+    read: Callable  # gives it as it is stored
+
+
+def read_safetensors(folder, file):
+    """Returns the tensors of a file by name, and {}. Raises CheckpointError if the library would not read it either."""
+    start = 8 + int.from_bytes(folder.read(file, 0, 8).numpy(), "little")  # of the data
+    require(start <= min(folder.size(file), 100_000_000), f"{file} is cut short, or no safetensors: get it again")
+    header = json.loads(folder.read(file, 8, start - 8).numpy().tobytes(), object_pairs_hook=without_copies)
+    header.pop("__metadata__", None)
+    tensors = {}
+    end = 0  # of the tensors before this one: they lie one behind the other
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape = DTYPES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])
+        first, last = entry["data_offsets"]
+        n_bytes = last - first if isinstance(dtype, str) else math.prod(shape) * dtype.itemsize
+        require(first == end and last == first + n_bytes >= first, f"{file} is damaged at {name}: get it again")
+        end = last
+
+        def read(first=first, n_bytes=n_bytes, dtype=dtype, shape=shape):
+            return folder.read(file, start + first, n_bytes).view(dtype).reshape(shape)
+
+        tensors[name] = TensorInfo(shape, dtype, (file, first, last), read)
+    require(start + end == folder.size(file), f"{file} is cut short or damaged: get it again")
+    return tensors, {}
+
+
+def without_copies(pairs):
+    """Returns an object of JSON as a dict. Raises CheckpointError if a name stands in it twice."""
+    found = dict(pairs)
+    require(len(found) == len(pairs), "a name stands twice in the header: get the file again")
+    return found
+
+
+def read_torch(folder, file):
+    """Returns the tensors of a file of torch.save by name, and all that is in it."""
+    path = folder.whole(file)
+    can_be_mapped = False  # files of before torch 1.6 are no zip
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as zipped:
+            can_be_mapped = all(record.compress_type == zipfile.ZIP_STORED for record in zipped.infolist())
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=can_be_mapped)
+    except pickle.UnpicklingError as e:
+        raise CheckpointError(f"{file} would run code, or it is damaged: get it again, ask for a safetensors version, "
+                              "or save the state_dict() alone") from e
+    state = saved
+    for key in STATE_DICTS:
+        state = state[key] if isinstance(state.get(key), dict) else state
+    tensors = {name: info_of(x, x.detach) for name, x in state.items() if isinstance(x, torch.Tensor)}
+    for name, info in tensors.items():
+        if info.dtype != "sparse":  # tied weights have the same address
+            tensors[name] = info._replace(where=(state[name].data_ptr(), state[name].numel()))
+    require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights by their names: save one "
+            "state_dict() alone")
+    folder.lengths.append(folder.size(file))
+    return tensors, saved
+
+
+def info_of(tensor, read):
+    """Returns the TensorInfo of a tensor in memory."""
+    is_dense = tensor.layout == torch.strided
+    return TensorInfo(tuple(tensor.shape), tensor.dtype if is_dense else "sparse", (id(tensor),), read)
+
+
+def read_config(folder, file, saved):
+    """Returns the config for a file of weights, {} if there is none. saved: what torch.save has put into this file."""
+    if isinstance(saved.get("model_args"), dict):
+        return {**saved["model_args"], "model_type": "nanogpt"}
+    if isinstance(saved.get("config"), dict) and "causal" in saved["config"]:
+        n_heads = saved.get("n_heads")  # of each layer; None: the checkpoint is older
+        return {**saved["config"], "num_attention_heads_per_layer": n_heads, "model_type": "train.py-checkpoint"}
+    meta = re.sub(r"^model_(\d+)\.pt$", r"meta_\1.json", file)  # nanochat writes it beside model_000650.pt
+    if meta != file and folder.has(meta):
+        config = json.loads(folder.whole(meta).read_bytes())["model_config"]
+        n_kv_head = config.get("n_kv_head", config.get("n_head"))
+        return {**config, "num_key_value_heads": n_kv_head, "model_type": "nanochat-checkpoint"}
+    with only_checkpoint_errors("config.json"):
+        return {**json.loads(folder.whole("config.json").read_bytes())} if folder.has("config.json") else {}
+
+
+def plain_names(tensors):
+    """Returns the tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
+    plain = {}
+    for name, tensor in tensors.items():
+        if not name.endswith("_extra_state"):
+            its_name = WRAPPERS.sub("", name)
+            require(its_name not in plain, f"{name} and another tensor are both called {its_name} in the plain model")
+            plain[its_name] = tensor
+    return plain
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------
 
 
 class Checkpoint(NamedTuple):
     """An open checkpoint in a folder, in a repository of the Hub, or in memory."""
 
-    config: dict  # its config.json, or what a training script has in its place (files.py)
-    tensors: dict[str, TensorInfo]  # by their names in a plain model
-    n_params: int  # the number of elements of the floating-point tensors
+    config: dict  # its config.json, or what a training script has in its place
+    tensors: dict  # {name in a plain model: TensorInfo}
+    n_params: int  # the number of elements of the floating-point tensors; tied ones count once
     folder: Folder | None = None  # None: it is in memory
     size: int = 0  # bytes of all files of weights
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self):
         """What the user should know: how much was read so far, and the note of the folder."""
         if self.folder is None:
             return ["in memory"]
-        n_read = sum(self.folder.lengths)
-        read = "all" if n_read >= self.size else tqdm.format_sizeof(n_read, "B")
-        notes = [f"read {read} of {tqdm.format_sizeof(self.size, 'B')}"]
-        if self.folder.note:
-            notes.append(self.folder.note)
-        return notes
+        n_read = min(self.size, sum(self.folder.lengths))
+        notes = [f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(self.size, 'B')}"]
+        return notes + [self.folder.note] if self.folder.note else notes
 
-    def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
+    def stream(self, groups):
         """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
-        if self.folder is None:  # one after the other, because processes that share a tensor have to gather it together
-            for group in groups:
-                yield finite({name: self.read(name) for name in group})
+        if self.folder is None:  # one after the other: processes that share a tensor have to gather it together
+            yield from (finite({name: self.read(name) for name in group}) for group in groups)
             return
         ahead = deque()  # the groups that are being read
-        with ThreadPool(N_READERS) as pool:
+        with ThreadPoolExecutor(8) as pool:
             for group in groups:
-                ahead.append({name: pool.apply_async(self.read, [name]) for name in group})
+                ahead.append({name: pool.submit(self.read, name) for name in group})
                 if len(ahead) > AHEAD:
-                    yield finite({name: result.get() for name, result in ahead.popleft().items()})
+                    yield finite({name: tensor.result() for name, tensor in ahead.popleft().items()})
             while ahead:
-                yield finite({name: result.get() for name, result in ahead.popleft().items()})
+                yield finite({name: tensor.result() for name, tensor in ahead.popleft().items()})
 
     @only_checkpoint_errors("its file of weights")
-    def read(self, name: str) -> torch.Tensor:
-        """Returns a tensor in its own dtype. Raises CheckpointError if it is of integers."""
+    def read(self, name):
+        """Returns a tensor in its own dtype. Raises CheckpointError if that is not of plain numbers."""
         info = self.tensors[name]
-        require(info.dtype in PLAIN_DTYPES, f"{name!r} is {info.dtype}, use a checkpoint in F64, F32, F16, BF16, or "
-                "F8_E4M3 with a scale")
+        require(not re.search("F8_|float8_", str(info.dtype)), FP8)
+        require(info.dtype in DTYPES.values(), f"{name!r} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}")
         return info.read()
 
 
 @only_checkpoint_errors("its file of weights")
-def finite(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def finite(tensors):
     """Returns tensors by their names. Raises CheckpointError if one of them holds NaN or infinity."""
     # Not in the threads that read: torch would use more threads in each of them, and hold up the scores.
     for name, tensor in tensors.items():
@@ -89,102 +362,55 @@ def finite(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Checkpoint:
-    """Returns the Checkpoint in these files, pieces if they are several. index: {tensor: its file}, if known."""
+@only_checkpoint_errors("the checkpoint")
+def open_checkpoint(source):
+    """
+    Returns the Checkpoint of a module in memory, of a local folder or file, or of a repository of the Hub.
+
+    A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, or the checkpoint-N of
+    a Trainer. Raises CheckpointError if there are no weights that can be read.
+    """
+    if isinstance(source, torch.nn.Module):
+        return read_module(source)
+    is_name = isinstance(source, str | os.PathLike)
+    require(is_name, f"expected a name, a path or a torch.nn.Module, got a {type(source).__name__}")
+    folder, name = find_folder(find_source(str(source)))
+    is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
+    require(not is_adapter, "an adapter, not a model: merge it into its model with PEFT's merge_and_unload(), and save "
+            "that with save_pretrained in another folder")
+    name = name or find_weights(folder.names)
+    require(name and name.endswith((*SUFFIXES, ".index.json")), "no model.safetensors or pytorch_model.bin here, but "
+            f"{', '.join(folder.names):.150}: convert it with save_pretrained, or give the path of one file or folder")
+    files, index = find_files(folder, name)
     read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
-    with ThreadPool(N_READERS) as pool:
-        found = pool.map(partial(read_file, folder), files)
-    tensors_of_files, saved = zip(*found)
     tensors = {}
-    for file, tensors_of_file in zip(files, tensors_of_files):
-        for name, info in tensors_of_file.items():
-            if index.get(name, file) == file:  # else it is an old copy
-                require(name not in tensors, f"{name} is in {file} and in another file: remove one of them")
-                tensors[name] = info
-    missing = [name for name in index if name not in tensors]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(partial(read_file, folder), files))
+    for file, (tensors_of_file, _) in zip(files, found):
+        for tensor, info in tensors_of_file.items():
+            if index.get(tensor, file) == file:  # else it is an old copy
+                require(tensor not in tensors, f"{tensor} is in {file} and in another file: remove one of them")
+                tensors[tensor] = info
+    missing = [tensor for tensor in index if tensor not in tensors]
     require(not missing, f"{', '.join(missing):.100} is not in the file that the index names: get both again")
-
-    config = read_config(folder, files[0], saved[0])
-    tensors = with_scales(without_wrappers(tensors), config)
-    # Tied weights, which are the same bytes, count once.
-    sizes = {info.storage: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
-    n_bytes = sum(folder.size(file) for file in files)
-    return Checkpoint(config, tensors, sum(sizes.values()), folder, n_bytes)
+    config = read_config(folder, files[0], saved=found[0][1])
+    sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
+    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, sum(map(folder.size, files)))
 
 
-def without_wrappers(tensors: Mapping) -> dict:
-    """Returns the tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
-    plain = {}
-    for name, tensor in tensors.items():
-        if not name.endswith("_extra_state"):
-            its_name = WRAPPERS.sub("", name)
-            require(its_name not in plain, f"{name} and another tensor are both called {its_name} in the plain model: "
-                                           "save one of them alone")
-            plain[its_name] = tensor
-    return plain
-
-
-def read_module(module: torch.nn.Module) -> Checkpoint:
+def read_module(module):
     """Returns the Checkpoint of a model in memory, whose tensors are there already."""
     while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
         module = module.module  # DDP
     config = getattr(module, "config", None)
     config = config.to_dict() if hasattr(config, "to_dict") else {}
-    # Weights that are tied have all of their names, as in a state_dict.
-    weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
-    tensors = {}
-    for name, weight in without_wrappers(weights).items():
-        require(not torch.nn.parameter.is_lazy(weight), f"{name} is not made yet: run the model once")
-        tensors[name] = TensorInfo(tuple(weight.shape), dtype_of(weight), (), partial(whole, weight))
-    n_params = sum(weight.numel() for weight in module.parameters())
-    return Checkpoint(config, tensors, n_params)
+    weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())  # tied: all names
+    tensors = {name: info_of(weight, partial(gathered, weight)) for name, weight in plain_names(weights).items()}
+    return Checkpoint(config, tensors, sum(weight.numel() for weight in module.parameters()))
 
 
-def whole(weight: torch.Tensor) -> torch.Tensor:
+def gathered(weight):
     """Returns a weight, from all processes if FSDP2 has spread it over several."""
     require(not weight.is_meta, "its weights are on the meta device: load them into memory first")
     weight = weight.detach()
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-
-
-# ---- eight bits --------------------------------------------------------------------------------------------------
-
-
-def with_scales(tensors: Mapping[str, TensorInfo], config: dict) -> dict[str, TensorInfo]:
-    """Returns the tensors without the scales of FP8, and with the weights that have a scale as float32."""
-    block = pick(pick(config, dict, "quantization_config", default={}), list, "weight_block_size", default=FP8_BLOCK)
-    scaled = dict(tensors)
-    for name, info in tensors.items():
-        if info.dtype == torch.float8_e4m3fn and name.endswith(".weight"):
-            for suffix in SCALE_SUFFIXES:
-                scale = scaled.pop(name.removesuffix("weight") + suffix, None)
-                if scale:
-                    read = partial(dequantise, name, info, scale, block)
-                    scaled[name] = info._replace(dtype=torch.float32, read=read)
-    return scaled
-
-
-def dequantise(name: str, info: TensorInfo, scale: TensorInfo, block: list[int]) -> torch.Tensor:
-    """
-    Returns a weight (m, n) in float32. Raises CheckpointError if the scale does not fit.
-
-    scale: one number; or (m,) or (m, 1), a number for each row; or a number for each block (rows, columns) of the
-    weight. The last block in a row or column may be smaller.
-    """
-    require(scale.dtype in DTYPES.values(), f"{name!r} has a scale of {scale.dtype}, expected floats")
-    weight, factors = info.read().float(), scale.read().float()
-    m, n = weight.shape
-    rows, columns = block
-    if factors.numel() == 1 or factors.shape in ((m,), (m, 1)):
-        return weight * factors.reshape(-1, 1)
-    require(factors.shape == (math.ceil(m / rows), math.ceil(n / columns)),
-            f"{name!r} {info.shape} has a scale of shape {scale.shape}, expected one number, one a row, or one a block "
-            f"of {rows} x {columns}")
-    factors = factors.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # (m, n), or larger
-    return weight * factors[:m, :n]
-
-
-def __getattr__(name):  # until this file is the one reader
-    from . import files, sources
-
-    return getattr(files if name == "CheckpointError" else sources, name)

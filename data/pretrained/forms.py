@@ -8,7 +8,7 @@ weight. sizes: layouts.Sizes.
 
 import torch
 
-from .files import pick, require
+from .checkpoint import pick, require
 
 
 def separate(weights, sizes, config):

@@ -1,0 +1,99 @@
+"""
+What may lie beside the weights of queries and keys. The one rule: a tensor in their block of attention, or one that is
+called after them, is the weight, its bias or a name of the lists below, or the model is refused. So no adapter,
+parametrization, mask of pruning or scale goes without a word, whatever it is called.
+"""
+
+import re
+
+from .checkpoint import require
+
+# Whole modules of values, outputs and gates of outputs: what is inside of them changes no query or key.
+OUTPUTS = set("""v v_proj v_lin value value_proj value_net value_layer linear_v Wv wv W_v to_v c_v v_sconv project_v vg o
+    o_proj out out_proj out_lin output output_proj output_layer proj proj_out c_proj dense Wo wo W_o to_out linear_out
+    out_projection projection projection_layer attention_out o_net project_o g_proj gate_proj ve_gate""".split())
+# Whole names, without ".weight", ".bias" and numbers: norms of queries, keys and inputs, positions, masks, biases.
+HARMLESS = set("""q_norm k_norm q_layernorm k_layernorm query_layernorm key_layernorm query_norm key_norm q_ln k_ln norm_q
+    norm_k ln_q ln_k qk_norm q_a_layernorm kv_a_layernorm q_layernorm.norms k_layernorm.norms LayerNorm layer_norm
+    layernorm norm attn_sub_norm inner_attn_ln sub_norm q_a_norm kv_a_norm kv_norm v_norm
+    rotary_emb.inv_freq rotary_emb.original_inv_freq rotary_emb.freqs rope.inv_freq rotary_pos_emb.inv_freq inv_freq
+    rotary_emb.cos_cached rotary_emb.sin_cached rel_pos_h rel_pos_w relative_position_bias_table relative_position_index
+    relative_position_bias.relative_position_bias_table relative_position_bias.relative_position_index
+    relative_attention_bias rel_attn_embed rel_pos_bias relative_k_proj linear_pos emb_rel_k emb_rel_v
+    distance_embedding relative_pos_embeddings rel_pos_emb gru_rel_pos_linear gru_rel_pos_const pos_proj pos_q_proj pos_key_proj pos_query_proj pos_q pos_k
+    pos_bias_u pos_bias_v bias_u bias_v alibi slopes alibi_slopes
+    bias masked_bias tril mask causal_mask attn_mask sinks
+    q_bias k_bias v_bias qkv_bias in_proj_bias query_bias key_bias value_bias dense_bias gate_bias""".split())
+# In the module of a weight: its bias, and how far activations go in Gemma's clipped layers.
+OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max"}
+# What queries, and both, are called in names of weights; and any word for queries or keys.
+QUERY = r"query|q|Q|wq|wQ|Wq|WQ|qk|qkv|QKV|c_attn|W_?pack|[wW]qkv|att_proj|query_key_value"
+QK_WORD = re.compile(rf"(?<![a-zA-Z])({QUERY}|key|k|K|wk|wK|Wk|WK|kv)(?![a-zA-Z])")
+# The name of such a weight; in_proj is one if it is that of an attention. Those of other modules are of mixers.
+LIKE_QUERY = re.compile(rf"(.*[._])?({QUERY}|attn\.attn|(attn|attention|mha)(\.self)?\.in_proj)(_?\d+)?"
+                        r"(_?(proj|lin|linear|net|layer|weight|a_proj|b_proj))?(\.linear)?(\.weight)?")
+CROSS = re.compile(r"cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention")
+NOT_SELF = ("mtp", "mtp_block", "mtp_layers")  # prediction of further tokens, in any model
+WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
+
+
+def is_of(name, modules):
+    """Returns whether one of these modules is in the path of a tensor."""
+    return any(f".{module}." in f".{name}." for module in modules)
+
+
+def is_cross_attention(name):
+    """Returns whether a tensor is of the cross-attention of a layer: by what comes after the number of the layer."""
+    before, *after = re.split(r"(?:^|\.)\d+\.", name)
+    return bool(after and CROSS.search(after[-1]))
+
+
+def looks_like_query(name, shape):
+    """Returns whether a tensor may hold the queries of a layer, alone or with the keys."""
+    return len(shape) > 1 and LIKE_QUERY.fullmatch(name) is not None and re.search(r"\d", name) is not None
+
+
+def refuse_changed(layers, names, others):
+    """
+    Returns the names in the blocks of attention of these layers, and of what is called after their queries and keys.
+    Raises CheckpointError if one of them may change q or k. others: modules that do not, in this model.
+    """
+    own = {name for layer in layers for name in layer.names}
+    words_of = {}  # a block of attention -> what the weights in it are called
+    for name in own:
+        require(not WRAPPED.search(name), f"{name} {CHANGED}")
+        stem = re.sub(r"(\.linear)?(\.weight)?$", "", name)
+        block, word = re.fullmatch(r"(?:(.*)\.)?([^.]*[^.\d][^.]*(?:\.\d+)*)", stem).groups(default="")
+        words_of.setdefault(block, set()).add(word)
+    around = {block: is_layer(block) for block in words_of}  # whether only what is called after q and k is looked at
+    for block in words_of:
+        while not is_layer(block):
+            block = block.rpartition(".")[0]
+            around.setdefault(block, True)
+    inside = set()
+    for name in names:
+        for dot in [-1, *(match.start() for match in re.finditer(r"\.", name))]:
+            block, rest = name[: max(dot, 0)], name[dot + 1 :]
+            if block in around and not (around[block] and not QK_WORD.search(rest.partition(".")[0])):
+                inside.add(name)
+                is_harmless = name in own or is_of(rest, others) or changes_nothing(rest, words_of.get(block, ()))
+                require(is_harmless, f"{name} {CHANGED}")
+    return inside
+
+
+def is_layer(block):
+    """Returns whether a module is a whole layer, or the whole model, which holds other things than attention, too."""
+    return not block or block.rpartition(".")[2].isdigit()
+
+
+CHANGED = ("lies beside a query or key and may change it: merge the two and save again (PEFT: merge_and_unload(); "
+           "torch.nn.utils: prune.remove, remove_parametrizations)")
+
+
+def changes_nothing(rest, words):
+    """Returns whether a tensor, by its name in the block of attention, is on one of the lists."""
+    for word in words:
+        if rest.startswith(f"{word}."):
+            return rest.removeprefix(f"{word}.") in OF_WEIGHT
+    plain = re.sub(r"\.\d+(?=\.|$)", "", re.sub(r"\.(weight|bias)$", "", rest))
+    return plain in HARMLESS or rest.partition(".")[0] in OUTPUTS
