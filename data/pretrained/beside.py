@@ -9,21 +9,23 @@ import re
 from .checkpoint import require
 
 # Whole modules of values, outputs and gates of outputs: what is inside of them changes no query or key.
-OUTPUTS = set("""v v_proj v_lin value value_proj value_net value_layer linear_v Wv wv W_v to_v c_v v_sconv project_v vg o
-    o_proj out out_proj out_lin output output_proj output_layer proj proj_out c_proj dense Wo wo W_o to_out linear_out
+OUTPUTS = set("""
+    v v_proj v_lin value value_proj value_net value_layer linear_v Wv wv W_v to_v c_v v_sconv project_v vg
+    o o_proj out out_proj out_lin output output_proj output_layer proj proj_out c_proj dense Wo wo W_o to_out linear_out
     out_projection projection projection_layer attention_out o_net project_o g_proj gate_proj ve_gate""".split())
 # Whole names, without ".weight", ".bias" and numbers: norms of queries, keys and inputs, positions, masks, biases.
-HARMLESS = set("""q_norm k_norm q_layernorm k_layernorm query_layernorm key_layernorm query_norm key_norm q_ln k_ln norm_q
-    norm_k ln_q ln_k qk_norm q_a_layernorm kv_a_layernorm q_layernorm.norms k_layernorm.norms LayerNorm layer_norm
-    layernorm norm attn_sub_norm inner_attn_ln sub_norm q_a_norm kv_a_norm kv_norm v_norm
+HARMLESS = set("""
+    q_norm k_norm v_norm q_layernorm k_layernorm query_layernorm key_layernorm query_norm key_norm q_ln k_ln
+    norm_q norm_k ln_q ln_k qk_norm q_a_layernorm kv_a_layernorm q_layernorm.norms k_layernorm.norms q_a_norm kv_a_norm kv_norm
+    LayerNorm layer_norm layernorm norm attn_sub_norm inner_attn_ln sub_norm
     rotary_emb.inv_freq rotary_emb.original_inv_freq rotary_emb.freqs rope.inv_freq rotary_pos_emb.inv_freq inv_freq
-    rotary_emb.cos_cached rotary_emb.sin_cached rel_pos_h rel_pos_w relative_position_bias_table relative_position_index
-    relative_position_bias.relative_position_bias_table relative_position_bias.relative_position_index
-    relative_attention_bias rel_attn_embed rel_pos_bias relative_k_proj linear_pos emb_rel_k emb_rel_v
-    distance_embedding relative_pos_embeddings rel_pos_emb gru_rel_pos_linear gru_rel_pos_const pos_proj pos_q_proj pos_key_proj pos_query_proj pos_q pos_k
-    pos_bias_u pos_bias_v bias_u bias_v alibi slopes alibi_slopes
-    bias masked_bias tril mask causal_mask attn_mask sinks
-    q_bias k_bias v_bias qkv_bias in_proj_bias query_bias key_bias value_bias dense_bias gate_bias""".split())
+    rotary_emb.cos_cached rotary_emb.sin_cached rel_pos_h rel_pos_w rel_pos_bias rel_pos_emb relative_pos_embeddings
+    relative_position_bias_table relative_position_index relative_position_bias.relative_position_bias_table
+    relative_position_bias.relative_position_index relative_attention_bias rel_attn_embed relative_k_proj linear_pos
+    emb_rel_k emb_rel_v distance_embedding gru_rel_pos_linear gru_rel_pos_const pos_proj pos_q_proj pos_key_proj
+    pos_query_proj pos_q pos_k pos_bias_u pos_bias_v bias_u bias_v alibi slopes alibi_slopes
+    masked_bias tril mask causal_mask attn_mask sinks
+    bias q_bias k_bias v_bias qkv_bias in_proj_bias query_bias key_bias value_bias dense_bias gate_bias""".split())
 # In the module of a weight: its bias, and how far activations go in Gemma's clipped layers.
 OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max"}
 # What queries, and both, are called in names of weights; and any word for queries or keys.
@@ -35,6 +37,8 @@ LIKE_QUERY = re.compile(rf"(.*[._])?({QUERY}|attn\.attn|(attn|attention|mha)(\.s
 CROSS = re.compile(r"cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention")
 NOT_SELF = ("mtp", "mtp_block", "mtp_layers")  # prediction of further tokens, in any model
 WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
+CHANGED = ("lies beside a query or key and may change it: merge the two and save again (PEFT: merge_and_unload(); "
+           "torch.nn.utils: prune.remove, remove_parametrizations)")
 
 
 def is_of(name, modules):
@@ -50,7 +54,8 @@ def is_cross_attention(name):
 
 def looks_like_query(name, shape):
     """Returns whether a tensor may hold the queries of a layer, alone or with the keys."""
-    return len(shape) > 1 and LIKE_QUERY.fullmatch(name) is not None and re.search(r"\d", name) is not None
+    is_numbered = re.search(r"(^|\.)\d+\.", name) is not None
+    return is_numbered and len(shape) > 1 and LIKE_QUERY.fullmatch(name) is not None
 
 
 def refuse_changed(layers, names, others):
@@ -84,10 +89,6 @@ def refuse_changed(layers, names, others):
 def is_layer(block):
     """Returns whether a module is a whole layer, or the whole model, which holds other things than attention, too."""
     return not block or block.rpartition(".")[2].isdigit()
-
-
-CHANGED = ("lies beside a query or key and may change it: merge the two and save again (PEFT: merge_and_unload(); "
-           "torch.nn.utils: prune.remove, remove_parametrizations)")
 
 
 def changes_nothing(rest, words):

@@ -6,7 +6,6 @@ Reads chosen tensors of a checkpoint, and nothing else of it.
 
 Of a file of safetensors the header is read, and then the bytes of each tensor: from the Hub by ranges over HTTP. A file
 of torch.save is mapped into memory, and the Hub sends it whole. A pickle that would run code is refused by torch.
-HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
 import argparse
@@ -19,7 +18,6 @@ import math
 import os
 import pickle
 import re
-import sys
 import zipfile
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -52,9 +50,8 @@ HUB_ERRORS = {  # what the errors of huggingface_hub mean
     "RevisionNotFoundError": "the repository has no branch, tag or commit of this name",
     "LocalEntryNotFoundError": "the Hub is out of reach, and neither a folder here nor the local cache has this model",
 }
-MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
 AHEAD = 3  # groups that are read in advance
-torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])  # beside the weights of MAE, of TransformerEngine
+torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])  # of MAE, of TransformerEngine
 
 
 class CheckpointError(Exception):
@@ -80,20 +77,6 @@ def only_checkpoint_errors(what):
         kind = type(e).__name__
         told = HUB_ERRORS.get(kind, f"{what} cannot be read")
         raise CheckpointError(f"{told} ({kind}: {' '.join(str(e).split()):.200})") from e
-
-
-def pick(config, kind, *keys, default=None):
-    """Returns the first value of a config.json that is there and not null. Raises CheckpointError if it is no `kind`."""
-    for key in keys:
-        value = config.get(key)
-        if value is not None:
-            makes_sense = type(value) is kind and (kind is not int or 0 <= value < MOST)
-            require(makes_sense, f"config.json: {key} is {value!r:.60}, expected {kind.__name__} (below {MOST})")
-            return value
-    return default
-
-
-# ---- folders -----------------------------------------------------------------------------------------------------
 
 
 class Folder:
@@ -166,7 +149,7 @@ def find_folder(source):
     checkpoints = [name for name in names if re.fullmatch(r"checkpoint-\d+", name)]
     if find_weights(names) or not checkpoints:
         return Folder(path), ""
-    newest = max(checkpoints, key=lambda name: int(name.removeprefix("checkpoint-")))  # of a Trainer
+    newest = max(checkpoints, key=lambda name: int(name[11:]))  # of a Trainer, checkpoint-N
     return Folder(path / newest, f"of {newest}, the newest of {len(checkpoints)} in it"), ""
 
 
@@ -265,20 +248,16 @@ def read_torch(folder, file):
     state = saved
     for key in STATE_DICTS:
         state = state[key] if isinstance(state.get(key), dict) else state
-    tensors = {name: info_of(x, x.detach) for name, x in state.items() if isinstance(x, torch.Tensor)}
-    for name, info in tensors.items():
-        if info.dtype != "sparse":  # tied weights have the same address
-            tensors[name] = info._replace(where=(state[name].data_ptr(), state[name].numel()))
+    tensors = {}
+    for name, x in state.items():
+        if isinstance(x, torch.Tensor):
+            is_dense = x.layout == torch.strided
+            where = (x.data_ptr(), x.numel()) if is_dense else (id(x),)
+            tensors[name] = TensorInfo(tuple(x.shape), x.dtype if is_dense else "sparse", where, x.detach)
     require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights by their names: save one "
             "state_dict() alone")
     folder.lengths.append(folder.size(file))
     return tensors, saved
-
-
-def info_of(tensor, read):
-    """Returns the TensorInfo of a tensor in memory."""
-    is_dense = tensor.layout == torch.strided
-    return TensorInfo(tuple(tensor.shape), tensor.dtype if is_dense else "sparse", (id(tensor),), read)
 
 
 def read_config(folder, file, saved):
@@ -325,9 +304,8 @@ class Checkpoint(NamedTuple):
         """What the user should know: how much was read so far, and the note of the folder."""
         if self.folder is None:
             return ["in memory"]
-        n_read = min(self.size, sum(self.folder.lengths))
-        notes = [f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(self.size, 'B')}"]
-        return notes + [self.folder.note] if self.folder.note else notes
+        n_read, size = [tqdm.format_sizeof(n, "B") for n in (min(self.size, sum(self.folder.lengths)), self.size)]
+        return [f"read {n_read} of {size}"] + ([self.folder.note] if self.folder.note else [])
 
     def stream(self, groups):
         """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
@@ -336,12 +314,10 @@ class Checkpoint(NamedTuple):
             return
         ahead = deque()  # the groups that are being read
         with ThreadPoolExecutor(8) as pool:
-            for group in groups:
+            for n_read, group in enumerate([*groups, *AHEAD * [[]]]):
                 ahead.append({name: pool.submit(self.read, name) for name in group})
-                if len(ahead) > AHEAD:
+                if n_read >= AHEAD:
                     yield finite({name: tensor.result() for name, tensor in ahead.popleft().items()})
-            while ahead:
-                yield finite({name: tensor.result() for name, tensor in ahead.popleft().items()})
 
     @only_checkpoint_errors("its file of weights")
     def read(self, name):
@@ -364,20 +340,14 @@ def finite(tensors):
 
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source):
-    """
-    Returns the Checkpoint of a module in memory, of a local folder or file, or of a repository of the Hub.
-
-    A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, or the checkpoint-N of
-    a Trainer. Raises CheckpointError if there are no weights that can be read.
-    """
+    """Returns the Checkpoint of a module in memory, of a folder or file, or of the Hub. Raises CheckpointError."""
     if isinstance(source, torch.nn.Module):
         return read_module(source)
     is_name = isinstance(source, str | os.PathLike)
     require(is_name, f"expected a name, a path or a torch.nn.Module, got a {type(source).__name__}")
     folder, name = find_folder(find_source(str(source)))
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
-    require(not is_adapter, "an adapter, not a model: merge it into its model with PEFT's merge_and_unload(), and save "
-            "that with save_pretrained in another folder")
+    require(not is_adapter, "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere")
     name = name or find_weights(folder.names)
     require(name and name.endswith((*SUFFIXES, ".index.json")), "no model.safetensors or pytorch_model.bin here, but "
             f"{', '.join(folder.names):.150}: convert it with save_pretrained, or give the path of one file or folder")
@@ -405,12 +375,14 @@ def read_module(module):
     config = getattr(module, "config", None)
     config = config.to_dict() if hasattr(config, "to_dict") else {}
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())  # tied: all names
-    tensors = {name: info_of(weight, partial(gathered, weight)) for name, weight in plain_names(weights).items()}
+    tensors = {name: TensorInfo(tuple(weight.shape), weight.dtype, (), partial(gathered, weight))
+               for name, weight in plain_names(weights).items()}
     return Checkpoint(config, tensors, sum(weight.numel() for weight in module.parameters()))
 
 
 def gathered(weight):
     """Returns a weight, from all processes if FSDP2 has spread it over several."""
-    require(not weight.is_meta, "its weights are on the meta device: load them into memory first")
+    is_there = not weight.is_meta and weight.layout == torch.strided
+    require(is_there, "its weights are on the meta device, or sparse: load them as they are into memory first")
     weight = weight.detach()
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight

@@ -8,7 +8,8 @@ weight. sizes: layouts.Sizes.
 
 import torch
 
-from .checkpoint import pick, require
+from .checkpoint import require
+from .layout_table import pick
 
 
 def separate(weights, sizes, config):

@@ -1,4 +1,7 @@
-"""Reads repositories of the Hugging Face Hub, from the local cache or else by byte ranges over HTTP."""
+"""
+Reads repositories of the Hugging Face Hub, from the local cache or else by byte ranges over HTTP.
+HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
+"""
 
 import logging
 import sys
@@ -89,7 +92,7 @@ class HubFolder:
 
 
 def open_repository(where, revision):
-    """Returns org/name[/FOLDER] at its commit now, a HubFolder; or, without a network, its folder in the local cache."""
+    """Returns org/name[/FOLDER] at its commit now, a HubFolder; or, without a network, its path in the local cache."""
     logging.getLogger("huggingface_hub.utils._http").filters = [FirstWait()]
     org, name, *folders = where.split("/")
     inside = "".join(f"{folder}/" for folder in folders if folder)

@@ -12,9 +12,21 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import pick
+from .checkpoint import require
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
+MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
+
+
+def pick(config, kind, *keys, default=None):
+    """Returns the first value of a config.json that is not null. Raises CheckpointError if it is no `kind`."""
+    for key in keys:
+        value = config.get(key)
+        if value is not None:
+            makes_sense = type(value) is kind and (kind is not int or 0 <= value < MOST)
+            require(makes_sense, f"config.json: {key} is {value!r:.60}, expected {kind.__name__} (below {MOST})")
+            return value
+    return default
 
 
 class Row(NamedTuple):
@@ -168,7 +180,8 @@ HEAD_KEYS = ("num_attention_heads_per_layer", "{}_attention_heads", "{}_num_atte
              "n_head", "n_heads", "num_heads", "num_query_heads", "attention_heads", "encoder_attention_heads",
              "conf_num_attention_heads")
 KEY_HEAD_KEYS = "num_key_value_heads_per_layer", "num_key_value_heads", "n_kv_heads", "num_kv_heads"
-DIM_KEYS = "head_dim", "d_kv", "attention_head_size", "attention_head_dim", "d_head", "dim_head", "head_size", "kv_channels"
+DIM_KEYS = ("head_dim", "d_kv", "attention_head_size", "attention_head_dim", "d_head", "dim_head", "head_size",
+            "kv_channels")
 WIDTH = re.compile(r"(hidden|embed\w*|emb|model)_(size|dim)$|^(n_embd|n_embed|d_model|dim|width)$")
 # The kinds of layers without a softmax: words, the letters of Nemotron-H, and the 0 of MiniMax.
 NO_SOFTMAX = {"linear_attention", "mamba", "mamba2", "conv", "recurrent", "moe", "mlp", "M", "-", "E", 0}

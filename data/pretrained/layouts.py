@@ -19,10 +19,10 @@ import torch
 
 from .beside import NOT_SELF, is_cross_attention, is_of, looks_like_query, refuse_changed
 from .by_hand import match_names, other_chunks, pair_queries
-from .checkpoint import FP8, MERGE, CheckpointError, only_checkpoint_errors, pick, require
+from .checkpoint import FP8, MERGE, CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .layout_table import (TABLE, WIDTH, Row, Sizes, config_of_name, count_layers, find_parts, find_row, mask_is_causal,
-                           read_sizes, softmax_layers, with_own_keys)
+                           pick, read_sizes, softmax_layers, with_own_keys)
 
 
 class Layer(NamedTuple):
@@ -106,7 +106,7 @@ def stack_by_hand(config, shapes, hand):
               for (i, names), sizes in zip(names_of.items(), sizes_by_hand(row, config, own, hand))]
     compare_dims(layers, shapes, config)
     refuse_changed(layers, shapes, row.others)
-    notes = left_out(found.keys() - {*own, *shared}, "without softmax") + left_out(shared, SHARED)
+    notes = note_layers(found.keys() - {*own, *shared}, "without softmax") + note_layers(shared, SHARED)
     return [Stack("", None, layers)], notes + other_chunks(hand, shapes)
 
 
@@ -117,7 +117,7 @@ def sizes_by_hand(row, config, layers, hand):
     require(not n_heads or hand.heads[0] in n_heads, f"{hand.heads[0]} heads by your words, and {n_heads} in "
             "config.json: --heads is the number of heads of q, without a gate")
     if len({sizes[:2] for sizes in told}) > 1:  # they differ from layer to layer
-        require(all(sizes.n_kv_head for sizes in told), "config.json does not say how many heads of keys each layer has")
+        require(all(sizes.n_kv_head for sizes in told), "config.json does not say how many key heads each layer has")
         return told
     return [Sizes(*hand.heads, sizes.head_dim) for sizes in told]
 
@@ -141,7 +141,8 @@ def stacks_of_table(config, shapes):
     others = {*NOT_SELF, *(module for row in TABLE.get(model_type, []) for module in row.others)}
     names = {name for name in shapes if not is_of(name, others)}
     unscored = [name for name in shapes if name not in names and looks_like_query(name, shapes[name])]
-    notes = [f"its {module} is left out" for module in sorted(others) if any(is_of(name, [module]) for name in unscored)]
+    left_out = [module for module in sorted(others) if any(is_of(name, [module]) for name in unscored)]
+    notes = [f"its {module} is left out" for module in left_out]
     queries = {name for name in names if looks_like_query(name, shapes[name])}
     accounted_for = set()
     stacks = []
@@ -174,7 +175,7 @@ def stacks_of_table(config, shapes):
 SHARED = "with the keys of an earlier one"
 
 
-def left_out(layers, why):
+def note_layers(layers, why):
     """Returns a note of these layers, in a list; [] if there are none."""
     return [f"{len(layers)} layers {why} are left out"] if layers else []
 
@@ -203,7 +204,7 @@ def find_layers(row, part):
     layers = [Layer(i, names, row.form, read_sizes(row, config, i), config) for i, names in names_of.items()]
     require(layers[0].sizes.n_head, f"{row.model_type}: config.json has no number of heads")
     names_beside = {name for name in part.names if name.startswith(tuple(beside))}
-    return layers, names_beside, left_out(skipped.intersection(shared), SHARED)
+    return layers, names_beside, note_layers(skipped.intersection(shared), SHARED)
 
 
 def by_layer(found):
