@@ -146,8 +146,9 @@ def measure(w_q, w_k):
         # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q): factors of a trace may move round in a circle.
         trace = (product.kq * product.kq.mT).sum((-2, -1))
         # Row i of W_qk is w_i W_k^T, and its squared norm is w_i (W_k^T W_k) w_i^T. Rounding can make it negative.
-        rows = (product.w_q @ product.gram_k * product.w_q).sum(-1).clamp_min(0).sqrt()
-        columns = (product.w_k @ product.gram_q * product.w_k).sum(-1).clamp_min(0).sqrt()
+        q, k = product.w_q.mT, product.w_k.mT  # (..., r, C), contiguous if they are weights
+        rows = (product.gram_k @ q * q).sum(-2).clamp_min(0).sqrt()  # (..., C)
+        columns = (product.gram_q @ k * k).sum(-2).clamp_min(0).sqrt()
     energy = rows.square().sum(-1)  # |W_qk|^2
     is_zero = energy <= 1e-26 * chance.apart(product.w_q, product.w_k)  # rounding leaves about 1e-26 in squares
     # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
@@ -195,8 +196,8 @@ def score_row(w_q, w_k, gamma, head=None):
     if head is None:
         # By chance 95 of 100 directionalities are between minus the limit and the limit. It is drawn, so it is within a
         # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
-        drawn = excess(chance.draw_norms(found.product), gamma)  # (MATRICES,)
-        row["limit"] = balance(drawn[:, None], drawn).abs().flatten().quantile(0.95).item()
+        rows, columns = excess(chance.draw_norms(found.product), gamma).chunk(2)  # (MATRICES / 2,)
+        row["limit"] = balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
     return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
 
 

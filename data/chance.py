@@ -15,6 +15,7 @@ Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and o
 few singular values are large, their norms differ much, and directionality is far from 0 by chance. draw_norms draws them.
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -75,7 +76,8 @@ def mean_symmetry_of(product):
     """The same of a Product."""
     w_q, w_k, m, gram_q, gram_k, kq = product
     if m is not None:
-        return (m @ m).square().sum((-2, -1)) / m.square().sum((-2, -1)).square()
+        m = (m / m.norm(dim=(-2, -1), keepdim=True)).float()  # |M| = 1, of which float32 keeps five digits
+        return (m @ m).square().sum((-2, -1)).double()
     energy = (gram_q * gram_k).sum((-2, -1))  # |M|^2
     return (kq.mT @ gram_q @ kq * gram_k).sum((-2, -1)) / energy.square()  # MM = W_q kq W_k^T
 
@@ -83,14 +85,19 @@ def mean_symmetry_of(product):
 def draw_norms(product):
     """Returns the norms (MATRICES, C) of the rows of random matrices with the singular values of M (C, C)."""
     # A row of U S is as long as u M for a random direction u. So draw some directions, and rows among them.
-    C, device = len(product.w_q), product.w_q.device
-    generator = torch.Generator().manual_seed(0)
-    u = torch.randn(DIRECTIONS, C, generator=generator).to(device)
+    u, chosen = draw(len(product.w_q), product.w_q.device)
     if product.m is not None:
         norms = (u @ product.m.float()).norm(dim=1)  # (DIRECTIONS,)
     else:
         uq = u @ product.w_q.float()  # (DIRECTIONS, r), and |uq W_k^T|^2 = uq (W_k^T W_k) uq^T
         norms = (uq @ product.gram_k.float() * uq).sum(1).clamp_min(0).sqrt()
-    norms /= u.norm(dim=1)
-    chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator).to(device)
     return norms[chosen]
+
+
+@functools.lru_cache(maxsize=1)  # all layers of a model have the same size
+def draw(C, device):
+    """Returns random directions (DIRECTIONS, C), and which of them are the rows of each matrix, (MATRICES, C)."""
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(DIRECTIONS, C, generator=generator)
+    chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator)
+    return (u / u.norm(dim=1, keepdim=True)).to(device), chosen.to(device)

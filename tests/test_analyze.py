@@ -1,13 +1,9 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
-import ctypes
-import math
-import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -228,18 +224,6 @@ def wqk_of(path):
 
 def symmetry_of(path):
     return [defined(m)[0] for m in wqk_of(path)]
-
-
-def test_the_command_keeps_its_memory_from_layer_to_layer(tmp_path, monkeypatch):
-    """And score_model does not, because memory belongs to the program that calls it."""
-    kept = []
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=lambda *option: kept.append(option)))
-    analyze.score_model(bert(tmp_path / "m", 0.5))
-    assert not kept
-    monkeypatch.setattr(sys, "argv", ["analyze.py", "--hf", str(tmp_path / "m")])
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(analyze.__file__, run_name="__main__")
-    assert sorted(kept) == [(-4, 0), (-1, -1)]
 
 
 def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(analysed):
