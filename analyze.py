@@ -69,8 +69,8 @@ def directionality(m, gamma=GAMMA):
 
 def directionality_eq17(m, gamma=GAMMA):
     """The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole."""
-    # Its sign can be wrong. A very long column raises the threshold of columns, so it is the only one above. Of the rows
-    # about 2 in 100 are above theirs by chance, and together they are more, though each is far shorter.
+    # Its sign can be wrong. A very long column raises the threshold of columns, so it is the only one above. Of the
+    # rows about 2 in 100 are above theirs by chance, and together they are more, though each is far shorter.
     return balance(outliers(m.norm(dim=-1), gamma), outliers(m.norm(dim=-2), gamma))
 
 
@@ -137,7 +137,7 @@ def wqk(w_q, w_k):
 
 
 def measure(w_q, w_k):
-    """W_q and W_k (..., C, r) -> the symmetry (...), the norms of rows and of columns (..., C), and a chance.Product."""
+    """W_q and W_k (..., C, r) -> the symmetry (...), the norms of rows and columns (..., C), and a chance.Product."""
     product = chance.multiply(w_q, w_k)
     if product.m is not None:
         trace = (product.m * product.m.mT).sum((-2, -1))  # tr(MM)
@@ -263,11 +263,11 @@ def read_command(argv):
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=layout)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", action="extend", metavar="NAME", help="score these models: names, ids or paths")
+    what.add_argument("--hf", nargs="+", action="extend", metavar="NAME", help="score models: names, ids or paths")
     what.add_argument("--runs", nargs="+", action="extend", metavar="DIR",
                       help="compare runs of train.py: their folders, or a file that --csv has written")
-    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored again, "
-                        "even if it has changed. With --runs, write the comparison to FILE")
+    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored "
+                        "again, even if it has changed. With --runs, write the comparison to FILE")
     parser.add_argument("--plot", metavar="FILE.png", help="draw scores by size, by layer (of one model), or by step")
     models = parser.add_argument_group("models (--hf)")
     models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
@@ -340,8 +340,8 @@ def report_models(args):
 
 def keep_memory():
     """Lets the C library keep memory that this program frees, for later, where it can."""
-    # Otherwise large tensors go back to the system, which empties every page before it gives it again: a fifth of a step
-    # of train.py, and a tenth of the time to score. The program needs up to a third more memory (tests/bench.txt).
+    # Otherwise large tensors go back to the system, which empties every page before it gives it again: a fifth of a
+    # step of train.py, and a tenth of the time to score. It takes up to a third more memory (tests/bench.txt).
     with contextlib.suppress(OSError, AttributeError, TypeError):  # on Linux alone
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no large tensor has memory of its own, which would go back with it

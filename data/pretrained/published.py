@@ -3,8 +3,8 @@ What the authors of the paper published, and what of it is not a score of W_qk.
 
     python -m data.pretrained.published    # draws published_scores.png, published_runs.png in data/results/png
 
-models.csv has the points of Figures 2, S1 and S2, printed_tables.csv has Tables S2 and S3, and data/results/csv/published
-the losses and scores of the authors' own runs. README.md explains how it was found out which matrix was scored.
+models.csv has the points of Figures 2, S1 and S2, printed_tables.csv has Tables S2 and S3, and data/results has losses
+and scores of the authors' own runs, in csv/published. README.md explains the matrices that were scored.
 """
 
 from math import inf
