@@ -77,7 +77,7 @@ def pair_share(models, score):
 def test_the_command_says_what_is_of_wqk_draws_every_point_once_and_crosses_out_the_others(shown):
     lines, picture, _ = shown
     assert "Of 70 rows 52 are of W_qk, and 18 are of another matrix." in lines
-    assert lines[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "an", "untrained", "model"]
+    assert lines[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
     of_figure_2 = [model for model in MODELS if model.figure == "2"]
     of_wqk = [model for model in of_figure_2 if model.matrix == "wqk"]
     shares = [f"{pair_share(models, score):.1%}" for models in (of_wqk, of_figure_2) for score in SCORES]
