@@ -29,11 +29,7 @@ from tqdm import tqdm
 sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
 __path__ = [str(Path(__file__).resolve().parent)]  # analyze.data is the folder beside it, and never another `data`
 from analyze.data import chance
-from analyze.data.names import printable
-from analyze.data.pretrained import tables
-from analyze.data.pretrained.by_hand import read_hand
-from analyze.data.pretrained.checkpoint import CheckpointError, open_checkpoint, require
-from analyze.data.pretrained.layouts import find_stacks
+from analyze.data.names import CheckpointError, printable, require
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
@@ -144,11 +140,11 @@ def measure(w_q, w_k):
         rows, columns = product.m.norm(dim=-1), product.m.norm(dim=-2)
     else:
         # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q): factors of a trace may move round in a circle.
-        trace = (product.kq * product.kq.mT).sum((-2, -1))
+        trace = (product.kq * product.kq.mT).double().sum((-2, -1))
         # Row i of W_qk is w_i W_k^T, and its squared norm is w_i (W_k^T W_k) w_i^T. Rounding can make it negative.
         q, k = product.w_q.mT, product.w_k.mT  # (..., r, C), contiguous if they are weights
-        rows = (product.gram_k @ q * q).sum(-2).clamp_min(0).sqrt()  # (..., C)
-        columns = (product.gram_q @ k * k).sum(-2).clamp_min(0).sqrt()
+        rows = (product.gram_k @ q * q).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
+        columns = (product.gram_q @ k * k).double().sum(-2).clamp_min(0).sqrt()
     energy = rows.square().sum(-1)  # |W_qk|^2
     is_zero = energy <= 1e-26 * chance.apart(product.w_q, product.w_k)  # rounding leaves about 1e-26 in squares
     # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
@@ -212,6 +208,8 @@ class ScoredModel(NamedTuple):
     note: str  # how much was read, and what of the model was not scored
 
     def __repr__(self):
+        from analyze.data.pretrained import tables
+
         return tables.layer_table(self.table)
 
 
@@ -227,6 +225,11 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
+    from analyze.data.pretrained import tables  # here: a training needs the scores alone
+    from analyze.data.pretrained.by_hand import read_hand
+    from analyze.data.pretrained.checkpoint import open_checkpoint
+    from analyze.data.pretrained.layouts import find_stacks
+
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
@@ -306,6 +309,9 @@ def read_command(argv):
 
 def report_models(args):
     """Scores the models that --csv does not have yet, prints and draws all. Returns the exit status."""
+    from analyze.data.pretrained import tables
+    from analyze.data.pretrained.by_hand import read_hand
+
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
     known, layout = tables.read_scores(args.csv, SCORES), str(read_hand(**args.layout) or "")
@@ -332,7 +338,7 @@ def report_models(args):
     if found:
         tables.show_scores(list(found.values()), args)
     if found and (args.plot or args.matrices):
-        from analyze.data.pretrained import pictures  # here, because matplotlib takes a while
+        from analyze.data.pretrained import pictures  # and matplotlib with it
 
         pictures.draw(list(found.values()), scored, args)
     return 1 if n_failed else 0

@@ -1,4 +1,4 @@
-"""How names and numbers are printed. Somebody else may have chosen a name, so it can hold any characters."""
+"""How names, numbers and errors of checkpoints are printed. A name may be of somebody else, and hold any characters."""
 
 
 def printable(text):
@@ -9,3 +9,16 @@ def printable(text):
 def fixed(number, digits, sign=""):
     """Returns a number as a text with so many digits, and without a minus if they are all 0."""
     return f"{round(float(number), digits) + 0.0:{sign}.{digits}f}"  # float: numpy rounds 2.675 up
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be read, or it is not certain what is q and k. str(e) is one line that says what to do."""
+
+    def __init__(self, message):
+        super().__init__(printable(message))
+
+
+def require(condition, message):
+    """Raises CheckpointError unless the condition is true."""
+    if not condition:
+        raise CheckpointError(message)

@@ -70,7 +70,7 @@ SPARSE = torch.nn.Parameter(torch.ones(96, 48).to_sparse())
 
 
 @pytest.mark.parametrize("change, words", [
-    (lambda model: model.to("meta"), "meta device: load them"),
+    (lambda model: model.to("meta"), "meta device, or sparse: load them"),
     (lambda model: model.add_module("new", torch.nn.LazyLinear(96)), "cannot be read"),
     (lambda model: setattr(model.layers[0].self_attn.q_proj, "weight", SPARSE), "or sparse")])
 def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words):
@@ -141,7 +141,7 @@ def test_scores_and_the_callback_work_in_a_project_with_modules_of_our_names_and
 
 
 def test_scoring_a_folder_reads_nothing_of_runs_or_of_training(tmp_path, model):
-    """At most 12 files of ours, with 1,750 lines."""
+    """At most 12 files of ours, with 1,900 lines."""
     model.save_pretrained(tmp_path)
     code = ("import runpy, sys\n"
             "try: runpy.run_path('analyze.py', run_name='__main__')\n"
@@ -155,4 +155,4 @@ def test_scoring_a_folder_reads_nothing_of_runs_or_of_training(tmp_path, model):
     ours.add(Path("analyze.py"))
     assert len(ours) <= 12 and {file.parts[0] for file in ours} == {"data", "analyze.py"}
     assert not [file for file in ours if file.parts[:2] == ("data", "results")]
-    assert sum(len((ROOT / file).read_text().splitlines()) for file in ours) <= 1750
+    assert sum(len((ROOT / file).read_text().splitlines()) for file in ours) <= 1900

@@ -28,7 +28,7 @@ from typing import Callable, NamedTuple
 import torch
 from tqdm import tqdm
 
-from ..names import printable
+from ..names import CheckpointError, require
 
 SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt"  # of the files that can be read; all but the first by torch
 # The weights of a folder are what matches the first of these. Where names are free, only one file may match. ckpt.pt of
@@ -52,18 +52,6 @@ HUB_ERRORS = {  # what the errors of huggingface_hub mean
 }
 AHEAD = 3  # groups that are read in advance
 torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])  # of MAE, of TransformerEngine
-
-
-class CheckpointError(Exception):
-    """A checkpoint cannot be read, or it is not certain what is q and k. str(e) is one line that says what to do."""
-
-    def __init__(self, message):
-        super().__init__(printable(message))
-
-
-def require(condition, message):
-    if not condition:
-        raise CheckpointError(message)
 
 
 @contextlib.contextmanager
