@@ -21,12 +21,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-DIRECTIONS = 4096  # that are drawn for the norms of a matrix
+DIRECTIONS = 2048  # that are drawn for the norms of a matrix
 MATRICES = 512  # of such norms that are drawn
 
 
 class Product(NamedTuple):
-    """M = W_q W_k^T in float64; or, where M takes longer, three products of columns."""
+    """M = W_q W_k^T in float64; or, where M takes longer, three products of columns in float32."""
 
     w_q: Tensor  # (..., C, r)
     w_k: Tensor  # (..., C, r)
@@ -41,10 +41,11 @@ def multiply(w_q, w_k):
     w_q, w_k = near_one(w_q), near_one(w_k)
     C, r = w_q.shape[-2:]
     if 3 * r <= C:  # 5 C r^2 multiplications in all, and M takes C^2 r
-        gram_q, gram_k, kq = w_q.mT @ w_q, w_k.mT @ w_k, w_k.mT @ w_q
+        q, k = w_q.float(), w_k.float()  # of which scores keep five digits
+        gram_q, gram_k, kq = q.mT @ q, k.mT @ k, k.mT @ q
         energy = (gram_q * gram_k).sum((-2, -1))  # |M|^2
-        if (energy > 1e-4 * apart(w_q, w_k)).all():
-            return Product(w_q, w_k, None, gram_q, gram_k, kq)
+        if (energy > 1e-2 * apart(q, k)).all():
+            return Product(q, k, None, gram_q, gram_k, kq)
         # Else heads nearly cancel. Gram matrices hold squares, and have lost the digits of what remains of M.
     return Product(w_q, w_k, w_q @ w_k.mT, None, None, None)
 
@@ -78,8 +79,8 @@ def mean_symmetry_of(product):
     if m is not None:
         m = (m / m.norm(dim=(-2, -1), keepdim=True)).float()  # |M| = 1, of which float32 keeps five digits
         return (m @ m).square().sum((-2, -1)).double()
-    energy = (gram_q * gram_k).sum((-2, -1))  # |M|^2
-    return (kq.mT @ gram_q @ kq * gram_k).sum((-2, -1)) / energy.square()  # MM = W_q kq W_k^T
+    energy = (gram_q * gram_k).double().sum((-2, -1))  # |M|^2
+    return (kq.mT @ gram_q @ kq * gram_k).double().sum((-2, -1)) / energy.square()  # MM = W_q kq W_k^T
 
 
 def draw_norms(product):
