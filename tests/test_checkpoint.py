@@ -3,7 +3,6 @@
 import argparse
 import io
 import json
-import logging
 import os
 import struct
 import zipfile
@@ -14,7 +13,7 @@ from huggingface_hub import close_session, constants, hf_hub_download
 from safetensors.torch import save
 
 from analyze.data.pretrained import checkpoint
-from analyze.data.pretrained.checkpoint import CheckpointError, find_source, open_checkpoint
+from analyze.data.pretrained.checkpoint import find_source, open_checkpoint
 from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
                        one_line, read, refusal, stacks_of)
 
@@ -113,10 +112,7 @@ def test_a_wait_that_a_host_asks_for_is_told_once(hub, caplog):
     hub.add("org/toy", SINGLE)
     for file in "api", "model.safetensors", "model.safetensors":
         hub.fail(file, 429)
-    logger = logging.getLogger("huggingface_hub")
-    logger.addHandler(caplog.handler)
     read("org/toy")
-    logger.removeHandler(caplog.handler)
     assert hub.waits == [31, 31, 31]  # Retry-After, and a second more
     assert [record.getMessage() for record in caplog.records] == [
         "Rate limited. Waiting 31.0s before retry [Retry 1/5]."]
@@ -380,6 +376,4 @@ def test_a_whole_model_is_read_whatever_it_is_called(tmp_path, path):
 def test_names_that_are_near_are_told():
     assert find_source("bert-base@v2") == "google-bert/bert-base-uncased@v2"
     assert "bert-base" in one_line(lambda: find_source("bert-bas"))
-    for source in {}, None:
-        with pytest.raises(CheckpointError, match=f"got a {type(source).__name__}$"):
-            open_checkpoint(source)
+    one_line(lambda: open_checkpoint({}))

@@ -109,8 +109,8 @@ def find_source(name):
     """Returns a path or Hub id. name: one of models.csv, a path or a Hub id. Raises CheckpointError if it is none."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
-    ids = {row["name"]: row["hub_id"] for row in known_models()}
     model, at, revision = name.partition("@")
+    ids = {row["name"]: row["hub_id"] for row in known_models()}
     near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
     require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
     return ids[model] + at + revision
@@ -128,15 +128,13 @@ def find_folder(source):
         found = open_repository(where, revision)
         is_cache = isinstance(found, Path)
         return Folder(found, "read from the local cache: the Hub is out of reach") if is_cache else found, file
-    folder = path.resolve() if path.is_dir() else path.resolve().parent
-    if "config.json" not in os.listdir(folder):  # else it is a model, whose shapes are compared with its config
-        refuse_pieces(folder.name, os.listdir(folder.parent))
-    if path.is_file():
-        return Folder(path.parent), path.name
-    names = os.listdir(path)
-    checkpoints = [name for name in names if re.fullmatch(r"checkpoint-\d+", name)]
-    if find_weights(names) or not checkpoints:
-        return Folder(path), ""
+    folder = Folder(path if path.is_dir() else path.parent)
+    if not folder.has("config.json"):  # else it is a model, whose shapes are compared with its config
+        above = folder.path.resolve()
+        refuse_pieces(above.name, os.listdir(above.parent))
+    checkpoints = [name for name in folder.names if re.fullmatch(r"checkpoint-\d+", name)]
+    if path.is_file() or find_weights(folder.names) or not checkpoints:
+        return folder, path.name if path.is_file() else ""
     newest = max(checkpoints, key=lambda name: int(name[11:]))  # of a Trainer, checkpoint-N
     return Folder(path / newest, f"of {newest}, the newest of {len(checkpoints)} in it"), ""
 
@@ -174,12 +172,9 @@ def find_files(folder, name):
         files = [f"{before}{i:0{len(number)}}{of}{n}{ending}" for i in range(1, int(n) + 1)]
     else:
         refuse_pieces(name, folder.names)
-    missing = [file for file in files if not folder.has(file)]
-    require(not missing, f"{', '.join(missing):.100} is not there, and {name} is of {len(files)} files: get them all")
+    missing = ", ".join(file for file in files if not folder.has(file))
+    require(not missing, f"{missing:.100} is not there, and {name} is of {len(files)} files: get them all")
     return files, index
-
-
-# ---- what is in them ---------------------------------------------------------------------------------------------
 
 
 class TensorInfo(NamedTuple):
@@ -258,8 +253,7 @@ def read_config(folder, file, saved):
     meta = re.sub(r"^model_(\d+)\.pt$", r"meta_\1.json", file)  # nanochat writes it beside model_000650.pt
     if meta != file and folder.has(meta):
         config = json.loads(folder.whole(meta).read_bytes())["model_config"]
-        n_kv_head = config.get("n_kv_head", config.get("n_head"))
-        return {**config, "num_key_value_heads": n_kv_head, "model_type": "nanochat-checkpoint"}
+        return {**config, "num_key_value_heads": config.get("n_kv_head"), "model_type": "nanochat-checkpoint"}
     with only_checkpoint_errors("config.json"):
         return {**json.loads(folder.whole("config.json").read_bytes())} if folder.has("config.json") else {}
 
@@ -331,10 +325,8 @@ def open_checkpoint(source):
     """Returns the Checkpoint of a module in memory, of a folder or file, or of the Hub. Raises CheckpointError."""
     if isinstance(source, torch.nn.Module):
         return read_module(source)
-    is_name = isinstance(source, str | os.PathLike)
-    require(is_name, f"expected a name, a path or a torch.nn.Module, got a {type(source).__name__}")
     folder, name = find_folder(find_source(str(source)))
-    is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
+    is_adapter = name.startswith("adapter_") or (not name and folder.has("adapter_config.json"))
     require(not is_adapter, "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere")
     name = name or find_weights(folder.names)
     require(name and name.endswith((*SUFFIXES, ".index.json")), "no model.safetensors or pytorch_model.bin here, but "
