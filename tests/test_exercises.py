@@ -1,10 +1,6 @@
-"""
-The exercises: our own answers pass them, and wrong ones are told what is wrong. In micro.py the gradients are right,
-and what it and positions.py print comes in the order that README.md tells.
-"""
+"""The exercises: our answers pass, wrong ones are told what is wrong, and micro.py and positions.py do as README.md says."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +8,8 @@ import pytest
 import torch
 
 import analyze
-from tests import exercises as package
 from tests.exercises import __main__ as exercises
-from tests.exercises import draw, micro, positions
+from tests.exercises import micro, positions
 from tests.exercises import step_1_symmetry as step_1
 from tests.exercises import step_2_directionality as step_2
 from tests.exercises import step_3_attention as step_3
@@ -24,9 +19,6 @@ HERE = Path(micro.__file__).parent
 ROOT = HERE.parents[1]
 PAGE = (HERE / "README.md").read_text()
 CHANGES = re.findall(r"```diff\n(.*?)```", PAGE, re.S)  # no positions, no [MASK]
-
-
-# ---- the steps ---------------------------------------------------------------------------------------------------
 
 
 def gradient_at_zero(x, targets, sees_all=False):
@@ -57,16 +49,14 @@ OURS = {
     (step_3, "two_heads"): lambda: (torch.stack([e1, e2]), torch.stack([e2, e1])),
     (step_4, "beta"): beta,
     (step_4, "gradient"): lambda x, beta: np.einsum("bij,bic,bjd->cd", beta, x, x),
-    (step_4, "gradients_of_factors"): lambda g, w_q, w_k: (g @ w_k, g.T @ w_q),
 }
 WRONG = [
-    (step_1, "parts", lambda m: (m, 0 * m), "S is not symmetric"),
-    (step_1, "parts", lambda m: (m + m.T, m - m.T), "S + N is not M"),
+    (step_1, "parts", lambda m: (m + m.T, m - m.T), "S + N = M must"),
     (step_1, "with_symmetry", lambda s: with_symmetry(2 * s * s - 1), "with_symmetry(0.9) has a symmetry of 0.620"),
     (step_1, "symmetry_0_trace_1", lambda: torch.eye(2) / 2, "Yours has a symmetry of 1.000"),
     (step_2, "directionality", lambda m: analyze.directionality(m.T), "norm(dim=0) is of columns"),
     (step_2, "directionality", analyze.directionality_eq17, "whole norms are added up"),
-    (step_2, "directionality", lambda m: analyze.directionality(m) + 0 / m[0, 1], "yours is nan"),
+    (step_2, "directionality", lambda m: analyze.directionality(m) + 0 / m[0, 1], "yours is nan"),  # of the identity
     (step_2, "wrong_sign", lambda: torch.eye(9), "scores 0.000, and 0.000 by Eq. 17"),
     (step_3, "gradient_at_zero", lambda *given: gradient_at_zero(*given).T, "Yours is transposed"),
     (step_3, "gradient_at_zero", lambda *given: gradient_at_zero(*given, sees_all=True), "that see both sides"),
@@ -76,7 +66,6 @@ WRONG = [
     (step_4, "beta", lambda alpha, dalpha, C: beta(alpha, dalpha, 1), "sqrt(C) times too large"),
     (step_4, "gradient", lambda x, beta: np.einsum("bij,bic,bjd->dc", beta, x, x), "dL/dM is transposed"),
     (step_4, "gradient", lambda x, beta: (x.mT @ beta @ x)[0], "not what finite differences"),
-    (step_4, "gradients_of_factors", lambda g, w_q, w_k: (g @ w_k, g @ w_q), "dL/dw_k is wrong"),
 ]
 
 
@@ -86,11 +75,9 @@ def ours(monkeypatch):
         monkeypatch.setattr(step, name, function)
 
 
-def test_our_own_answers_pass_every_step_and_it_is_said_what_was_learned(ours, capsys):
+def test_our_own_answers_pass_every_step(ours, capsys):
     assert exercises.main([]) == 0
-    told = ["1/n on average", " by Eq. 17. The long column", "without any symmetric head", "dL/dW_q = G W_k"]
-    for number, (line, learned) in enumerate(zip(capsys.readouterr().out.splitlines(), told, strict=True), 1):
-        assert line.startswith(f"step_{number}: done. ") and learned in line
+    assert capsys.readouterr().out.count(": done. ") == 4
 
 
 @pytest.mark.parametrize("step, name, wrong, told", WRONG)
@@ -98,32 +85,16 @@ def test_a_wrong_answer_is_told_what_is_wrong(ours, monkeypatch, capsys, step, n
     monkeypatch.setattr(step, name, wrong)
     assert exercises.main([step.__name__.split("_")[1]]) == 1
     said = capsys.readouterr().out
-    assert told in said and "done" not in said and said.count("\n") == 1
+    assert told in said and said.count("\n") == 1
 
 
-def test_a_file_that_cannot_be_imported_does_not_keep_the_next_step_from_being_checked(ours, monkeypatch, capsys):
-    """As one with a SyntaxError. And python -O, which leaves assert out, checks the same."""
-    monkeypatch.delattr(package, "step_1_symmetry")
-    monkeypatch.setitem(sys.modules, "tests.exercises.step_1_symmetry", None)
-    assert exercises.main(["1", "2"]) == 1
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("step_1: ") and "done" not in first and second.startswith("step_2: done. ")
-    assert not re.search(r"^ +assert ", (HERE / "__main__.py").read_text(), re.M)
-
-
-# ---- the page ----------------------------------------------------------------------------------------------------
-
-
-def test_every_answer_names_a_test_or_a_file_that_is_there():
-    text = " ".join(PAGE.split())
+def test_every_answer_of_the_page_names_a_test_or_a_file_that_is_there():
     tests = "".join(path.read_text() for path in ROOT.glob("tests/test_*.py"))
-    sources = re.findall(r"</summary> [^<]* \[([^]]*)\] </details>", text)
-    assert len(sources) == len(re.findall(r"<summary>\d", text)) > 6
+    sources = re.findall(r"\[(?:open: )?([^]]*)\] </details>", PAGE)
+    assert len(sources) > 6
     for source in sources:
-        if source.startswith("-k "):
-            assert re.search(rf"def test_\w*{source.removeprefix('-k ')}_", tests), source
-        else:
-            assert (ROOT / source.removeprefix("open: ")).exists(), source
+        named = source.partition("-k ")[2]
+        assert f"_{named}_" in tests if named else (ROOT / source).exists(), source
 
 
 # ---- micro.py and positions.py -----------------------------------------------------------------------------------
@@ -165,8 +136,6 @@ def test_micro_becomes_symmetric_with_positions_and_both_sides_with_or_without_m
     assert encoder > 0.4 and last_symmetry(capsys, change=no_mask) > 0.4
     assert last_symmetry(capsys, "causal") < 0.25
     assert last_symmetry(capsys, change=no_positions) < 0.15
-    imports = re.findall(r"^(?:import|from) (\w+)", (HERE / "micro.py").read_text(), re.M)
-    assert imports == ["os", "sys", "pathlib", "numpy"]
 
 
 def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):
@@ -175,10 +144,3 @@ def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):
     printed = re.findall(r"symmetry of P ([\d.]+)", capsys.readouterr().out)
     assert list(map(float, printed)) == pytest.approx(list(map(float, shown)), abs=0.011)
     assert float(printed[0]) > 0.8 and float(printed[1]) == 0
-
-
-def test_all_pairs_of_places_have_a_mirror_image_unless_attention_is_causal(tmp_path, monkeypatch, drawn):
-    monkeypatch.setattr(draw, "HERE", tmp_path)
-    draw.draw_masks()
-    panels = [axis.images[0].get_array()[~np.eye(8, dtype=bool)] for axis in drawn[0].axes]
-    assert [(panel == 2).sum() for panel in panels] == [2, 56, 0, 0]
