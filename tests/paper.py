@@ -22,13 +22,10 @@ import torch.nn.functional as F
 from analyze import symmetry, wqk
 from config import load, run_file
 from data.batches import mask_tokens
+from data.chance import mean_symmetry
 from data.sympy import prepare
 from model import ModelConfig, Transformer, rows_at
 from tests.lives import make_trainer
-
-MASK = 257
-TEXT = torch.tensor(list((prepare.find_sympy() / "core/expr.py").read_bytes()))  # real text: a token is a byte
-
 
 @pytest.fixture(autouse=True)
 def float64():
@@ -53,24 +50,22 @@ def fresh(T, C, H, causal=False, n_layer=1):
 
 
 def batch_of(causal, B, T):
-    """Real text, as train.py gives it to a model: idx (B, T), targets (B, T or K), of an encoder positions (B, K)."""
-    begin = torch.randint(len(TEXT) - T, (B, 1))
-    idx = TEXT[begin + torch.arange(T + 1)]  # (B, T + 1)
+    """Bytes, as train.py gives them to a model: idx (B, T), targets (B, T or K), of an encoder positions (B, K)."""
+    idx = torch.randint(256, (B, T + 1))
     if causal:
         return idx[:, :-1], idx[:, 1:]
     K = round(0.15 * T)
-    return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256}, 0.8, 0.1)
+    return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": 257, "n_vocab": 256}, 0.8, 0.1)
 
 
 # ---- beta, and the gradient of W_qk ------------------------------------------------------------------------------
 
 
-def betas(model, batch):
+def betas(model, idx, targets, positions=None):
     """
     Returns beta_ij, the derivative of the model's own loss by x_i^T W_qk x_j, in each layer, (L, B, H, T, T); and what
     each layer of attention is given, x (L, B, T, C). No weight gets a gradient, so training can go on.
     """
-    idx, targets, *positions = batch
     scores, xs = [], []  # of each layer x_i^T W_qk x_j (B, H, T, T), and x (B, T, C)
 
     def attention(q, k, v, is_causal, **_):
@@ -84,12 +79,10 @@ def betas(model, batch):
     hooks = [block.attn.register_forward_pre_hook(lambda _, given: xs.append(given[0].detach()))
              for block in model.blocks]
     with mock.patch.object(F, "scaled_dot_product_attention", attention):
-        x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
+        logits = model(idx)  # (B, T, V): of every row, where training leaves out those that nothing predicts
     for hook in hooks:
         hook.remove()
-    x = rows_at(x, positions[0] if positions else None)  # (B, T or K, C)
-    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss = F.cross_entropy(rows_at(logits, positions).flatten(0, 1), targets.flatten())
     return torch.stack(torch.autograd.grad(loss, scores)), torch.stack(xs)
 
 
@@ -101,50 +94,50 @@ def gradient_of_wqk(beta, x):
 class Measured(NamedTuple):
     """Premise and conclusion of Theorem 2.4 in each layer, (L,) each. The last six are of means over sequences."""
 
-    single: torch.Tensor  # tr(beta beta) / |beta|^2 over i != j, in single sequences
+    single: torch.Tensor  # the symmetry of beta over i != j, in single sequences
     beta: torch.Tensor  # the same of the mean of beta over sequences, by head and pair of positions
     beta_chance: torch.Tensor  # what 95 % of all orders of the keys do not exceed
     beta_halves: torch.Tensor  # the cosine of the means of two halves of the sequences
     gradient: torch.Tensor  # the symmetry of the mean gradient of the W_qk of a head, mean over heads
-    gradient_chance: torch.Tensor  # the mean symmetry of random matrices in its directions, |GG|^2 / |G|^4
+    gradient_chance: torch.Tensor  # the mean symmetry of random matrices in its directions
     gradient_halves: torch.Tensor  # the cosine of the mean gradients of two halves
 
 
 def measure(model, batches):
     """Returns what is Measured over `batches` of one size, which are taken in turns for the two halves."""
     beta_of_half, gradient_of_half = [0, 0], [0, 0]
-    single = 0
+    common = size = 0
     for i, batch in enumerate(batches):
-        beta, x = betas(model, batch)
+        beta, x = betas(model, *batch)
         gradient_of_half[i % 2] += gradient_of_wqk(beta, x)
         beta = beta * (1 - torch.eye(beta.shape[-1]))  # without i = j
-        single += torch.stack([products(beta, beta.mT), products(beta, beta)])
         beta_of_half[i % 2] += beta.sum(1)
-    mean = sum(beta_of_half)  # (L, H, T, T)
+        common += (beta * beta.mT).flatten(1).sum(1)
+        size += beta.square().flatten(1).sum(1)
+    beta, gradient = sum(beta_of_half), sum(gradient_of_half)  # (L, H, T, T), (L, H, C, C)
     generator = torch.Generator().manual_seed(0)  # its own: training draws from torch's
-    shuffled = [mean[..., torch.randperm(mean.shape[-1], generator=generator)] for _ in range(200)]
-    of_mean, *by_chance = [products(m, m.mT) / products(m, m) for m in (mean, *shuffled)]
-    g = sum(gradient_of_half)  # (L, H, C, C)
-    chance_of_heads = (g @ g).square().sum((2, 3)) / g.square().sum((2, 3)).square()  # (L, H)
+    orders = [torch.randperm(beta.shape[-1], generator=generator) for _ in range(200)]
     return Measured(
-        single=single[0] / single[1],
-        beta=of_mean,
-        beta_chance=torch.stack(by_chance).quantile(0.95, dim=0),
-        beta_halves=cosine(*beta_of_half),
-        gradient=symmetry(g).mean(1),
-        gradient_chance=chance_of_heads.mean(1),
-        gradient_halves=cosine(*gradient_of_half),
+        single=common / size,
+        beta=in_common(beta, beta.mT),
+        beta_chance=torch.stack([in_common(m, m.mT) for m in (beta[..., order] for order in orders)]).quantile(0.95, 0),
+        beta_halves=in_common(*beta_of_half),
+        gradient=symmetry(gradient).mean(1),
+        gradient_chance=mean_symmetry(gradient, torch.eye(gradient.shape[-1])).mean(1),
+        gradient_halves=in_common(*gradient_of_half),
     )
 
 
-def products(a, b):
-    """The sum over all but layers, (L,)."""
-    return (a * b).flatten(1).sum(1)
-
-
-def cosine(a, b):
-    """Of two (L, H, ...), (L,)."""
+def in_common(a, b):
+    """The cosine of two (L, ...), (L,). Of m and m^T it is the symmetry of m."""
     return F.cosine_similarity(a.flatten(1), b.flatten(1), dim=1)
+
+
+def train_and_measure(trainer, step):
+    """Trains up to this step. Returns what is Measured over 32 batches that are not trained on."""
+    while trainer.step < step:
+        trainer.train_step(trainer.loader.batch("train", trainer.step))
+    return measure(trainer.model, [trainer.loader.batch("val", i) for i in range(32)])
 
 
 def main():
@@ -155,9 +148,7 @@ def main():
     for seed in range(101, 105):
         trainer = make_trainer(load(["config/tiny.py"]), seed=seed, **learned)
         for step in 0, 50, 100, 200, 400, 800, 1600:
-            while trainer.step < step:
-                trainer.train_step(trainer.loader.batch("train", trainer.step))
-            single, *of_means = measure(trainer.model, [trainer.loader.batch("val", i) for i in range(32)])  # 4,096
+            single, *of_means = train_and_measure(trainer, step)
             singles += single.tolist()
             for layer, (block, *numbers) in enumerate(zip(trainer.model.blocks, *of_means)):
                 of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T)).item()

@@ -1,4 +1,4 @@
-"""The exercises: our answers pass, wrong ones are told what is wrong, and micro.py and positions.py do as README.md says."""
+"""The exercises: our answers pass, wrong ones are told what is wrong, and numpy does what the page says."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,6 @@ LONG_COLUMN = torch.randn(512, 512, generator=torch.Generator().manual_seed(1)) 
 OURS = {
     (step_1, "parts"): lambda m: ((m + m.T) / 2, m - (m + m.T) / 2),  # which is skew but for rounding
     (step_1, "with_symmetry"): with_symmetry,
-    (step_1, "symmetry_0_trace_1"): lambda: torch.tensor([[0.5, 0.5], [-0.5, 0.5]]),
     (step_2, "directionality"): analyze.directionality,
     (step_2, "wrong_sign"): lambda: LONG_COLUMN,
     (step_3, "gradient_at_zero"): gradient_at_zero,
@@ -53,7 +52,6 @@ OURS = {
 WRONG = [
     (step_1, "parts", lambda m: (m + m.T, m - m.T), "S + N = M must"),
     (step_1, "with_symmetry", lambda s: with_symmetry(2 * s * s - 1), "with_symmetry(0.9) has a symmetry of 0.620"),
-    (step_1, "symmetry_0_trace_1", lambda: torch.eye(2) / 2, "Yours has a symmetry of 1.000"),
     (step_2, "directionality", lambda m: analyze.directionality(m.T), "norm(dim=0) is of columns"),
     (step_2, "directionality", analyze.directionality_eq17, "whole norms are added up"),
     (step_2, "directionality", lambda m: analyze.directionality(m) + 0 / m[0, 1], "yours is nan"),  # of the identity

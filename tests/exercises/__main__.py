@@ -55,9 +55,6 @@ def step_1():
         found = analyze.symmetry(answer(step, "with_symmetry", wanted).double())
         expect(abs(found - wanted) < 1e-4, f"with_symmetry({wanted}) has a symmetry of {found:.3f}. The size of a S + "
                "b N is a^2 times that of S plus b^2 times that of N: the squares of a and b share the size of M.")
-    m = answer(step, "symmetry_0_trace_1")
-    s, trace = analyze.symmetry(m), m.trace()
-    expect(abs(s) < 1e-4 and abs(trace - 1) < 1e-4, f"Yours has a symmetry of {s:.3f} and a trace of {trace:.3f}.")
     return "The products of S and N cancel, and what remains is tr(MM) / |M|^2. A random M has 1/n on average."
 
 
@@ -123,7 +120,7 @@ def step_4():
             "dL/dM is sqrt(C) times too large: a_ij is divided by it.": expected * micro.C**0.5,
         }
         compare(found, expected, mistakes, "dL/dM is not what finite differences of the loss say.")
-    return ("These lines are all that moves M. In a real model dL/dW_q = G W_k and dL/dW_k = G^T W_q, where G is dL/dM. "
+    return ("This is all that moves M. In a real model dL/dW_q = G W_k and dL/dW_k = G^T W_q, where G is dL/dM. "
             "So a step moves W_qk by -(W_q W_q^T G + G W_k W_k^T), which need not be symmetric if G is.")
 
 

@@ -20,8 +20,3 @@ def parts(m):
 def with_symmetry(s):
     """-> a matrix whose symmetry is s, of any n > 1 that you like, for each s from -1 to 1"""
     return None
-
-
-def symmetry_0_trace_1():
-    """-> a matrix whose symmetry is 0 and whose trace is 1: tokens favour themselves, and the score does not see it."""
-    return None
