@@ -201,6 +201,7 @@ def test_prop_S1_17_by_chance_symmetry_is_1_over_n_give_or_take_the_root_of_2_ov
 
 # ---- S1.6: the directionality score ------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("score", [directionality, directionality_eq17])
 def test_prop_S1_18_directionality_is_1_for_rows_minus_1_for_columns_and_0_for_neither(score):
     """-1 <= d <= 1, the ends if only rows or only columns stand out."""
