@@ -1,4 +1,4 @@
-"""Draws wqk.png and beta.png of README.md, in half a minute: python -m tests.exercises.draw"""
+"""Draws the three pictures of README.md, in half a minute: python -m tests.exercises.draw"""
 
 from pathlib import Path
 from unittest import mock
@@ -6,20 +6,59 @@ from unittest import mock
 from tests.exercises import micro  # first, because it tells numpy to use one thread
 
 import numpy as np
+from matplotlib.colors import ListedColormap
 
 from data.drawing import figure
 
 HERE = Path(__file__).parent
+GREY_ORANGE_BLUE = ListedColormap(["0.93", "#e08214", "#2166ac"])
 
 
-def draw(name, matrices, rows, columns):
-    """One matrix beside another. rows, columns: what they stand for."""
-    with figure(HERE / name, 1, 2, height=2.9) as axes:
-        for axis, (title, m) in zip(axes.flat, matrices.items()):
+def draw_masks():
+    """Pairs of eight places in the last layer: 0 if beta_ij = 0, 1 if beta_ji = 0 alone, 2 if neither is."""
+    asks = np.isin(np.arange(8), [2, 5])[:, None]  # (8, 1): in one text these places are [MASK]
+    both, causal = np.ones((8, 8)), np.tri(8)
+    panels = {"both sides, one text": both * asks, "both sides, all texts": both,
+              "causal, one text": causal * asks, "causal, all texts": causal}
+    with figure(HERE / "masks.png", 1, 4, height=2.1) as axes:
+        for axis, (title, moves) in zip(axes.flat, panels.items()):
+            axis.imshow(moves * (1 + moves.T), GREY_ORANGE_BLUE, vmin=0, vmax=2)
+            axis.set_title(title, fontsize=9)
+            axis.set(xlabel="token j, the key", xticks=[], yticks=[])
+            if "one text" in title:
+                axis.set_yticks([2, 5], ["[MASK]", "[MASK]"])
+        axes[0, 0].set_ylabel("token i, the query")
+
+
+def draw_wqk(matrices):
+    """M of both runs, and each of its entries beside its mirror entry."""
+    with figure(HERE / "wqk.png", 1, 4, height=2.1) as axes:
+        for i, (title, m) in enumerate(matrices.items()):
+            image, scatter = axes[0, 2 * i : 2 * i + 2]
+            show(image, m, f"M, {title}")
+            image.set(xlabel="dimension of the key", ylabel="of the query", xticks=[], yticks=[])
             size = np.quantile(abs(m), 0.995)
-            axis.imshow(m, "RdBu_r", vmin=-size, vmax=size)
-            axis.set_title(f"{title}: symmetry {micro.symmetry(m):.2f}", fontsize=9)
-            axis.set(ylabel=rows, xlabel=columns)
+            scatter.axline((0, 0), slope=1, color="0.5", lw=0.8)
+            scatter.plot(m, m.T, ".", color="#2166ac", ms=2, alpha=0.4)
+            scatter.set_title(f"symmetry {micro.symmetry(m):.2f}", fontsize=9)
+            scatter.set(xlabel="$M_{ij}$", ylabel="$M_{ji}$", xticks=[], yticks=[], aspect="equal",
+                        xlim=(-size, size), ylim=(-size, size))
+
+
+def draw_beta(betas):
+    """beta (T, T) of one update of the encoder, summed over its texts, and the mean of a hundred updates."""
+    panels = {"of update 100": betas[99], "mean of updates 1 to 100": np.mean(betas[:100], axis=0)}
+    with figure(HERE / "beta.png", 1, 2, height=2.9) as axes:
+        for axis, (title, beta) in zip(axes.flat, panels.items()):
+            beta = beta * (1 - np.eye(len(beta)))  # without i = j
+            show(axis, beta, rf"$\beta$, {title}: symmetry {micro.symmetry(beta):.2f}")
+            axis.set(xlabel="place j of the key", ylabel="place i of the query")
+
+
+def show(axis, m, title):
+    size = np.quantile(abs(m), 0.995)
+    axis.imshow(m, "RdBu_r", vmin=-size, vmax=size)
+    axis.set_title(title, fontsize=9)
 
 
 def main():
@@ -27,15 +66,14 @@ def main():
 
     def note(alpha, dalpha):
         beta = beta_of(alpha, dalpha)  # (B, T, T)
-        betas.append(beta.sum(0) * (1 - np.eye(micro.T)))  # over all texts of an update, without i = j
+        betas.append(beta.sum(0))
         return beta
 
+    draw_masks()
     with mock.patch.object(micro, "beta_of", note):
         encoder = micro.main([])["M"]
-    mean = {r"$\beta$, of update 100": betas[99], r"$\beta$, mean of updates 1 to 100": np.mean(betas[:100], axis=0)}
-    draw("beta.png", mean, "place i of the query", "place j of the key")
-    matrices = {"M, both sides": encoder, "M, causal": micro.main(["causal"])["M"]}
-    draw("wqk.png", matrices, "dimension of the query", "dimension of the key")
+    draw_beta(betas)
+    draw_wqk({"both sides": encoder, "causal": micro.main(["causal"])["M"]})
 
 
 if __name__ == "__main__":
