@@ -10,12 +10,9 @@ qk_norm, or a block of your own.
 import argparse
 import copy
 import sys
-from pathlib import Path
 
 import torch
-from safetensors.torch import save
 
-from data.atomic import replacing, write_json
 from data.results.runs import RunError, open_run
 
 NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in)
@@ -45,41 +42,31 @@ def to_hf(model):
         for part, theirs in NAMES.items():
             name = name.replace(part, theirs)
         state[name] = tensor
-    config = dict(  # all else is as in a new BertConfig
-        model_type="bert",
-        architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
-        is_decoder=cfg.causal,  # this gives their BERT causal attention
-        vocab_size=cfg.vocab_size,
-        max_position_embeddings=cfg.block_size,
-        num_hidden_layers=cfg.n_layer,
-        num_attention_heads=cfg.n_head,
-        hidden_size=cfg.n_embd,
-        intermediate_size=len(ours["blocks.0.mlp.fc.weight"]),
-        hidden_dropout_prob=cfg.dropout,
-        attention_probs_dropout_prob=cfg.attn_dropout,
-        type_vocab_size=1,
-        pad_token_id=None,
-    )
-    return config, state
+    sizes = dict(vocab_size=cfg.vocab_size, max_position_embeddings=cfg.block_size, hidden_size=cfg.n_embd,
+                 num_hidden_layers=cfg.n_layer, num_attention_heads=cfg.n_head, type_vocab_size=1,
+                 intermediate_size=len(ours["blocks.0.mlp.fc.weight"]))
+    dropout = dict(hidden_dropout_prob=cfg.dropout, attention_probs_dropout_prob=cfg.attn_dropout)
+    # is_decoder gives their BERT causal attention. All else is as in a new BertConfig.
+    return dict(is_decoder=cfg.causal, pad_token_id=None, **sizes, **dropout), state
 
 
 @torch.no_grad()
-def require_bert(model, special_ids):
-    """Raises RunError unless the same model in transformers has the same logits for random ids and for special ones."""
+def to_bert(model):
+    """Returns the same model in transformers. Raises RunError unless it has the same logits, for random ids."""
     from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
     config, state = to_hf(model)
     theirs = (BertLMHeadModel if model.cfg.causal else BertForMaskedLM)(BertConfig(**config)).eval()
     idx = torch.randint(model.cfg.vocab_size, (2, model.cfg.block_size))  # all positions
-    idx[0, : len(special_ids)] = torch.tensor(special_ids)[: model.cfg.block_size]
     try:
         _, unknown = theirs.load_state_dict(state, strict=False)  # they have a name more, for the tied output layer
-        ours = copy.deepcopy(model).double()(idx)  # (2, T, V)
-        same = not unknown and torch.allclose(ours, theirs.double()(idx).logits, rtol=1e-8, atol=1e-8)
+        logits = [copy.deepcopy(m).double()(idx) for m in (model, theirs)]  # (2, T, V)
+        same = not unknown and torch.allclose(logits[0], logits[1].logits, rtol=1e-8, atol=1e-8)
     except RuntimeError:  # a tensor has another shape
         same = False
     if not same:
         raise RunError("a Hugging Face BERT would compute something else with its weights")
+    return theirs
 
 
 def main(argv=None):
@@ -87,15 +74,10 @@ def main(argv=None):
     cli.add_argument("run", help="the folder of a run, such as out/tiny")
     run = cli.parse_args(argv).run
     try:
-        model, _, meta = open_run(run)
-        config, state = to_hf(model)
-        require_bert(model, [meta["eot_token"], meta["mask_token"]])
+        model, _, _ = open_run(run)
+        to_bert(model).save_pretrained(f"{run}/bert")
     except (ImportError, RunError) as error:  # transformers may not be installed
         sys.exit(f"error: {run} is not exported: {error}")
-    state = {name: tensor.clone() for name, tensor in state.items()}  # safetensors takes no two names for one tensor
-    with replacing(Path(run, "bert", "model.safetensors")) as temporary:
-        temporary.write_bytes(save(state, {"format": "pt"}))
-    write_json(Path(run, "bert", "config.json"), config)
     print(f"{run}/bert is a model for transformers")
 
 

@@ -60,15 +60,10 @@ def make_decode(meta):
 
 
 def open_tiktoken(name):
-    """Returns a tokenizer of tiktoken. Raises DataError if it has none of this name, or cannot fetch its files."""
-    import tiktoken
+    """Returns a tokenizer of tiktoken. An OSError if its files are not here and cannot be fetched: data/README.md."""
+    import tiktoken  # here, because runs of bytes do without it
 
-    try:
-        return tiktoken.get_encoding(name)
-    except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"tiktoken cannot open {name} ({reason}): data/README.md says how to give it the files, or use "
-                        "--tokenizer=bytes, which needs none") from None
+    return tiktoken.get_encoding(name)
 
 
 class Corpus(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data import tokens
-from data.atomic import locked, replacing, write_json
+from data.atomic import locked, write_json
 from data.tokens import TOKENIZERS, DataError
 
 SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
@@ -53,24 +53,25 @@ def write(args, files, read, split_of=None):
     split_of: {file: its split}, if each file is in one split as a whole.
     """
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
-    folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name)).expanduser()
+    folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
     is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the lock is there before we write
     if any(folder.glob("*.bin")) and not is_ours:  # such as the train.bin of nanoGPT
         raise DataError(f"{folder} holds .bin files that no prepare.py of ours has written: choose another --out_dir")
-    asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None, parts=len(files))
+    asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None)
     with locked(folder, wait=True):
         if (folder / "meta.json").exists():
-            meta = tokens.load(folder).meta
-            for key, value in asked.items():
-                if meta.get(key) != value:
-                    raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or "
-                                    "choose another --out_dir")
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
             texts = ((text, split_of[file] if split_of else None) for file in files for text in read(file))
-            meta = write_splits(folder, asked, tqdm(encode_all(texts, asked), unit=" documents"))
-    n_docs, n_tokens = sum(meta["docs"].values()), sum(meta["tokens"].values())
-    print(f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {meta['tokens']['val'] / n_tokens:.2%} to validate on")
+            write_splits(folder, asked, texts)
+    meta = tokens.load(folder).meta
+    for key, value in asked.items():
+        if meta.get(key) != value:
+            raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or choose "
+                            "another --out_dir")
+    n_tokens = meta["tokens"]
+    share = n_tokens["val"] / sum(n_tokens.values())
+    print(f"{folder}: {sum(n_tokens.values()):,} tokens, {share:.2%} to validate on")
     return folder
 
 
@@ -93,45 +94,41 @@ def split_files(files, val_fraction):
     return {file: "val" if digest in val else "train" for file, digest in digest_of.items()}
 
 
-def encode_all(texts, asked):
+def write_splits(folder, meta, texts):
+    """Writes train.bin, val.bin and at the end meta.json, which makes the folder complete. texts: as for encode_all."""
+    n_tokens = dict(train=0, val=0)
+    with open(folder / "train.bin", "wb") as train, open(folder / "val.bin", "wb") as val:
+        files = dict(train=train, val=val)
+        for split, ids in tqdm(encode_all(texts, meta), unit=" documents"):
+            if len(ids) == 1:  # an empty document has nothing but its end
+                continue
+            files[split].write(ids)
+            n_tokens[split] += len(ids)
+            if 0 < meta["max_tokens"] <= sum(n_tokens.values()):
+                break
+    if not all(n_tokens.values()):
+        raise DataError(f"{n_tokens['train']} tokens to train on and {n_tokens['val']} to validate on, expected some "
+                        "for each: give more text, or another --val_fraction, or raise --max_tokens")
+    sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in tokens.SPLITS}
+    write_json(folder / "meta.json", meta | dict(tokens=n_tokens, sha256=sha256))
+
+
+def encode_all(texts, meta):
     """Yields the split and the ids (N,) of each text. texts: pairs of a text and its split, None: by its SHA-256."""
-    encode = tokens.make_encode(asked)
+    encode = tokens.make_encode(meta)
 
     def encode_one(pair):
         text, split = pair
         utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
         text = utf8.decode()
-        ids = encode(" ".join(text) if asked["spaced"] else text)
-        assert np.max(ids, initial=0) < asked["n_vocab"], f"{asked['tokenizer']}: a token {max(ids)} is above n_vocab"
+        ids = encode(" ".join(text) if meta["spaced"] else text)
+        assert np.max(ids, initial=0) < meta["n_vocab"], f"{meta['tokenizer']}: a token {max(ids)} is above n_vocab"
         if split is None:
             first_8_bytes = hashlib.sha256(utf8).digest()[:8]
             draw = (int.from_bytes(first_8_bytes, "little") ^ SECRET) / 2.0**64
-            split = "val" if draw < asked["val_fraction"] else "train"
-        return split, np.append(ids, asked["eot_token"]).astype(asked["dtype"])
+            split = "val" if draw < meta["val_fraction"] else "train"
+        return split, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
 
     with ThreadPoolExecutor() as pool:
         while batch := list(itertools.islice(texts, 256)):  # not all of them, because pool.map reads its whole input
             yield from pool.map(encode_one, batch)
-
-
-def write_splits(folder, asked, documents):
-    """Writes train.bin, val.bin and at the end meta.json: each has its name when it is complete. Returns the meta."""
-    docs, n_tokens = dict(train=0, val=0), dict(train=0, val=0)
-    with (replacing(folder / "train.bin") as train, open(train, "wb") as train_file,
-          replacing(folder / "val.bin") as val, open(val, "wb") as val_file):
-        files = dict(train=train_file, val=val_file)
-        for split, ids in documents:
-            if len(ids) == 1:  # an empty document has nothing but its end
-                continue
-            files[split].write(ids)
-            docs[split] += 1
-            n_tokens[split] += len(ids)
-            if 0 < asked["max_tokens"] <= sum(n_tokens.values()):
-                break
-        if not all(docs.values()):
-            raise DataError(f"{docs['train']} documents to train on and {docs['val']} to validate on, expected at "
-                            "least one of each: give more text, or another --val_fraction, or raise --max_tokens")
-    sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in tokens.SPLITS}
-    meta = asked | dict(docs=docs, tokens=n_tokens, sha256=sha256)
-    write_json(folder / "meta.json", meta)
-    return meta

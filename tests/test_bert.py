@@ -35,7 +35,7 @@ def wide(cfg):
 def test_transformers_opens_our_export_and_computes_the_same(causal, block, tmp_path, monkeypatch):
     monkeypatch.setattr("model.Block", block)
     ours = noisy(Transformer(ModelConfig(**CFG, causal=causal, init_std=0.1)))  # a start is no other model
-    monkeypatch.setattr(export, "open_run", lambda folder: (ours, None, dict(eot_token=59, mask_token=60)))
+    monkeypatch.setattr(export, "open_run", lambda folder: (ours, None, None))
     export.main([str(tmp_path)])
     theirs = BertLMHeadModel if causal else BertForMaskedLM
     hf, info = theirs.from_pretrained(tmp_path / "bert", output_loading_info=True)
@@ -69,20 +69,13 @@ def window(q, k, v, **_):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=distance < 511)
 
 
-def other_end(model, idx, predict_at=None, hidden=Transformer.hidden):
-    """A fork that treats the end of a document, id 1,000 of 1,002, in its own way."""
-    return hidden(model, idx.where(idx != 1000, 0), predict_at)
-
-
 FORKS = [  # what a fork puts in the place of a name, or a switch
     ("model.Block.forward", pre_norm, {}),
     ("model.F", changed(F, scaled_dot_product_attention=window), dict(block_size=512)),
     ("model.F", changed(F, gelu=F.relu), {}),
     ("model.nn", changed(torch.nn, LayerNorm=rms_norm), {}),
     ("model.Block", gated, {}),
-    ("model.Transformer.hidden", other_end, dict(vocab_size=1002)),
     (None, None, dict(positions="rotary")),
-    (None, None, dict(positions="untied")),
     (None, None, dict(causal=True, qk_norm=True)),
 ]
 
@@ -92,8 +85,7 @@ def test_what_computes_something_else_is_not_exported_as_a_bert(name, change, sw
     if name:
         monkeypatch.setattr(name, change)
     model = Transformer(ModelConfig(**CFG | switches)).eval()
-    end = model.cfg.vocab_size - 2
-    monkeypatch.setattr(export, "open_run", lambda folder: (model, None, dict(eot_token=end, mask_token=end + 1)))
+    monkeypatch.setattr(export, "open_run", lambda folder: (model, None, None))
     with pytest.raises(SystemExit, match="is not exported: a Hugging Face BERT would compute something else"):
         export.main([str(tmp_path)])
     assert not list(tmp_path.iterdir())
@@ -122,4 +114,4 @@ def test_a_block_may_do_without_predict_at(monkeypatch):
     monkeypatch.setattr(Block, "forward", lambda block, x, predict_at=None, p=None: forward(block, x))
     monkeypatch.setattr(Transformer, "hidden", lambda m, idx, predict_at=None: rows_at(hidden(m, idx), predict_at))
     torch.testing.assert_close(plain(idx, predict_at=POSITIONS), expected)
-    export.require_bert(plain, [])
+    export.to_bert(plain)

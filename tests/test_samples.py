@@ -1,5 +1,7 @@
 """python -m data.samples, and what a run shows at its end."""
 
+from unittest import mock
+
 import pytest
 import torch
 
@@ -25,12 +27,10 @@ def test_a_prompt_is_completed_with_the_most_likely_tokens(causal, cfg, capsys):
     assert capsys.readouterr().out == bytes(expected[0].tolist()).decode(errors="replace") + "\n"
 
 
-@pytest.mark.parametrize("n_tokens", [0, 17])
-def test_a_prompt_that_cannot_be_completed_ends_in_one_line(n_tokens, finished):
-    with pytest.raises(SystemExit, match=f"^error: the prompt has {n_tokens} tokens, and this model sees 1 to 16$"):
-        samples.main([finished.out_dir, f"--prompt={'_' * n_tokens}"])
-    with pytest.raises(SystemExit, match="^error: nowhere .*ckpt.pt.*$"):
-        samples.main(["nowhere", "--prompt=_"])
+def test_a_prompt_that_cannot_be_completed_ends_in_one_line(finished):
+    for n_tokens in 0, 17:
+        with pytest.raises(SystemExit, match=f"^error: the prompt has {n_tokens} tokens, and this model sees 1 to 16$"):
+            samples.main([finished.out_dir, f"--prompt={'_' * n_tokens}"])
 
 
 def test_a_run_ends_with_three_lines_in_which_a_sign_comes_before_what_the_model_has_made(finished, monkeypatch):
@@ -42,9 +42,7 @@ def test_a_run_ends_with_three_lines_in_which_a_sign_comes_before_what_the_model
     half = " ".join(bytes(corpus.val[:8].tolist()).decode().split())  # which a decoder goes on with
     assert lines[0].startswith(f"{half}░")
 
-    def no_network(name):
-        raise OSError(f"no network for {name}")
-
-    monkeypatch.setattr("tiktoken.get_encoding", no_network)  # is no reason to fail at the end of a run
+    # A missing network is no reason to fail at the end of a run.
+    monkeypatch.setattr("tiktoken.get_encoding", mock.Mock(side_effect=OSError("no network")))
     corpus = tokens.Corpus(tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2"), None, None)
-    assert "no network for gpt2" in samples.sample(model, corpus, True)
+    assert "no network" in samples.sample(model, corpus, True)

@@ -17,7 +17,7 @@ DOCUMENTS = [FILES[name] for name in ("core/a.py", "core/b.py", "z.py")]
 
 def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_order_on_the_disk(tmp_path, monkeypatch, capsys):
     sympy = folder(tmp_path / "sympy", FILES, config=None)
-    monkeypatch.setattr(prepare, "find_sympy", lambda: sympy)
+    monkeypatch.setattr(prepare, "SYMPY", sympy)
     backwards = sorted(sympy.rglob("*.py"), reverse=True)
     monkeypatch.setattr(pathlib.Path, "rglob", lambda root, pattern: backwards)
     assert [text.encode() for text in prepare.read(sympy)] == DOCUMENTS
@@ -30,19 +30,16 @@ def test_the_corpus_is_known_and_every_file_stands_in_one_split_in_the_order_of_
     folder = prepare.main([f"--out_dir={tmp_path}"])
     assert {name: tokens.digest(folder / f"{name}.bin") for name in ("train", "val")} == prepare.DIGESTS["bytes"]
     assert "not the benchmark's corpus" not in capsys.readouterr().out
-    texts = [text.encode() for text in prepare.read(prepare.find_sympy())]
+    texts = [text.encode() for text in prepare.read(prepare.SYMPY)]
     train, val = documents(folder).values()
     in_train = set(train)
     assert train == [text for text in texts if text in in_train]
     assert val == [text for text in texts if text not in in_train]
 
 
-def test_train_makes_the_folder_of_this_corpus_if_it_is_missing_and_no_other(tmp_path, monkeypatch):
+def test_train_makes_a_folder_of_this_corpus_and_no_other(monkeypatch):
     made = []
     monkeypatch.setattr(prepare, "main", made.append)
-    monkeypatch.chdir(tmp_path)
-    pathlib.Path("there/sympy/bytes").mkdir(parents=True)
-    pathlib.Path("there/sympy/bytes/meta.json").touch()
-    for name in "data/text/bytes", "data/sympy/foo", "data/sympy/gpt2/", "there/sympy/bytes":
+    for name in "data/text/bytes", "data/sympy/foo", "data/sympy/gpt2/":
         prepare.make(pathlib.Path(name))
     assert made == [["--tokenizer=gpt2", "--out_dir=data/sympy/gpt2"]]

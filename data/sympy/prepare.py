@@ -27,11 +27,7 @@ GENERATED = (
     "parsing/latex/_antlr/", "polys/benchmarks/bench_solvers.py", "polys/numberfields/resolvent_lookup.py",
     "polys/polyquinticconst.py",
 )
-
-
-def find_sympy():
-    """Returns the folder of the installed sympy. find_spec does not import it."""
-    return Path(importlib.util.find_spec("sympy").origin).parent
+SYMPY = Path(importlib.util.find_spec("sympy").origin).parent  # find_spec does not import it
 
 
 def read(root):
@@ -47,7 +43,7 @@ def read(root):
 def main(argv=None):
     cli = writer.command_line("sympy", __doc__, tokenizer="bytes", val_fraction=0.05, sympy=version("sympy"))
     args = cli.parse_args(argv)
-    folder = writer.write(args, [find_sympy()], read)
+    folder = writer.write(args, [SYMPY], read)
     if tokens.load(folder).meta["sha256"] != DIGESTS.get(args.tokenizer):
         print(f"{folder}: not the benchmark's corpus: it is of sympy {args.sympy}, expected that of requirements.txt, "
               "or it is of other options")
@@ -55,9 +51,8 @@ def main(argv=None):
 
 
 def make(folder):
-    """Prepares data/sympy/bytes or data/sympy/gpt2 if it is missing. train.py calls this, with any folder."""
-    is_sympy = folder.parent.name == "sympy" and folder.name in tokens.TOKENIZERS
-    if is_sympy and not (folder / "meta.json").exists():
+    """Prepares data/sympy/bytes or data/sympy/gpt2. train.py calls this, with any folder that is missing."""
+    if folder.parent.name == "sympy" and folder.name in tokens.TOKENIZERS:
         main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])
 
 

@@ -2,18 +2,16 @@
 Your own text: files, and folders with all that is in and below them.
 
     python data/text/prepare.py notes.txt books/
-    python data/text/prepare.py posts.jsonl saved_dataset/ --column=text    # each row of a table is a document
+    python data/text/prepare.py posts.jsonl tables/ --column=text    # each row of a table is a document
 
 Otherwise a file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or
 anywhere after twice as many), and sooner if this gives fewer than about 100 documents in all. If there are so many
 files that --val_fraction of them is at least one, each goes to one split as a whole. Left out are binary files, tables
-(.jsonl, .json, .csv, .parquet, and .arrow of datasets.save_to_disk) without --column, and hidden files of a folder.
+(.jsonl, .csv, .parquet) without --column, and hidden files of a folder.
 """
 
 import sys
 from pathlib import Path
-
-from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import writer
@@ -22,7 +20,6 @@ from data.tokens import DataError
 
 SHORTEST, LONGEST = 100, 16_384  # characters, at which a document ends at the next blank line
 FEWEST = 100  # documents in a small corpus, about
-BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what save_to_disk writes as well
 
 
 def files_in(path):
@@ -35,13 +32,10 @@ def files_in(path):
     return found
 
 
-def is_read(path, column):
-    """Returns whether a file is read: a table if there is a column, and else text, which is no table and has no NUL."""
-    is_table = path.suffix.lower() in KINDS
-    if column:
-        return is_table and path.name not in BESIDE_ARROW and not path.match("cache-*.arrow")
+def is_text(path):
+    """Returns whether a file is no table, and has no NUL in its beginning. So git tells text from binary files."""
     with open(path, "rb") as file:
-        return not is_table and b"\0" not in file.read(8000)  # as git tells text from binary files
+        return path.suffix.lower() not in KINDS and b"\0" not in file.read(8000)
 
 
 def read(path, size):
@@ -58,7 +52,7 @@ def read(path, size):
                 lines, length = [], 0
     yield "".join(lines)
     if n_undecoded:
-        tqdm.write(f"{path}: {n_undecoded:,} U+FFFD where bytes are no UTF-8")
+        print(f"{path}: {n_undecoded:,} U+FFFD where bytes are no UTF-8")
 
 
 def main(argv=None):
@@ -66,16 +60,11 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
-    found = {}  # where a file is in the end, behind links -> its path as it was given first
-    for path in args.paths:
-        for file in files_in(Path(path)):
-            found.setdefault(file.resolve(), file)
-    files = [file for file in found.values() if is_read(file, args.column)]
-    others = set(found.values()).difference(files)
-    if others:
+    # Where a file is in the end, behind links, is a key, so that a file is read once.
+    found = {file.resolve(): file for path in args.paths for file in files_in(Path(path))}.values()
+    files = [file for file in found if (file.suffix.lower() in KINDS if args.column else is_text(file))]
+    if others := set(found).difference(files):
         print(f"left out: {len(others):,} files, such as {min(others)} (binary ones; tables need --column)")
-    if not files:
-        raise DataError("nothing to read: all files are left out")
     if args.column:
         return writer.write(args, files, lambda path: read_column(path, args.column))
     size = max(SHORTEST, min(LONGEST, sum(file.stat().st_size for file in files) // FEWEST))
