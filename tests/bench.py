@@ -1,19 +1,18 @@
 """
-How fast: beside the limit of the machine, and against what people would use instead (tests/peers.py).
+How fast: beside the limit of the machine, and against what people would use instead.
 
-    python tests/bench.py                               # or one of: scores train
-    python tests/bench.py train --nanogpt=../nanoGPT    # with model.py of github.com/karpathy/nanoGPT in that folder
+    python tests/bench.py    # or one of: scores train
 
 A column "A / B" is the time of A over that of B: above 1, B is faster. The two run in turns, on the same machine with
 the same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with
 the same shapes and dtype, and nothing else. So products / ours is the share of our time that is no overhead. Where
-models are trained, all of them keep freed memory, as train.py does.
+models are trained, all of them keep freed memory, as train.py does. nanoGPT is an imitation.
 
 It needs tests/requirements.txt, 6 GB of memory, 2 GB of disk and some minutes. On a GPU the models of train have 12
-layers of 768.
+layers of 768. Rows in bfloat16 are left out where a machine has no units for it: they would take 50 times as long.
 """
 
-import argparse
+import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn as nn
+import torch.nn.functional as F
 import transformers
+from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 ROOT = Path(__file__).parents[1]
@@ -34,12 +39,10 @@ sys.path.insert(0, str(ROOT))  # so that it runs as a script from anywhere
 from analyze import keep_memory, score_model
 from data.export import to_hf
 from model import ModelConfig, Transformer
-from tests import peers
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 HAS_BFLOAT16 = GPU or any("bf16" in name and has for name, has in torch.cpu.get_capabilities().items())
-THREADS = torch.get_num_threads()
 
 
 def seconds(f):
@@ -65,6 +68,46 @@ def row(*cells):
     print("| " + " | ".join(texts) + " |", flush=True)
 
 
+# ---- bare products -----------------------------------------------------------------------------------------------
+
+
+class Products(TorchDispatchMode):
+    """Notes the matrix products and attentions of a block of code, with their arguments, to compute them again."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+        self.outputs = {}  # one for all products of the same size: new memory takes time, and is no product
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if "scaled_dot_product" in func.__name__:
+            self.calls.append(partial(func, *args, **(kwargs or {})))
+        elif "mm" in func.__name__:  # mm, addmm, bmm
+            out = self.outputs.setdefault((found.shape, found.dtype), torch.empty_like(found))
+            self.calls.append(partial(func.overloadpacket, *args, out=out))
+        return found
+
+    @torch.no_grad()
+    def repeat(self):
+        for call in self.calls:
+            call()
+
+
+def products_of(step):
+    """Returns a function that computes the products of a step, forward and backward, and nothing else."""
+    with Products() as products:
+        step()
+    return products.repeat
+
+
+def count_operations(step):
+    """Returns how many additions and multiplications the products of a step are."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it counts no other of a CPU
+        step()
+    return counter.get_total_flops()
+
+
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +124,25 @@ CASES = [  # name, vocab_size, causal, and how a step is computed
 ]
 
 
-def make_sides(vocab_size, causal, nanogpt):
+class ImitatedNanoGPT(nn.Module):
+    """A decoder as nanoGPT writes it, of torch's own blocks, with all logits and F.cross_entropy."""
+
+    def __init__(self, vocab_size, n_layer, n_head, n_embd):
+        super().__init__()
+        # LayerNorm before each sublayer, and q, k and v in one product.
+        options = dict(dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+        block = nn.TransformerEncoderLayer(n_embd, n_head, 4 * n_embd, **options)
+        self.tok_emb, self.pos_emb = nn.Embedding(vocab_size, n_embd), nn.Embedding(512, n_embd)
+        self.blocks = nn.TransformerEncoder(block, n_layer, nn.LayerNorm(n_embd), enable_nested_tensor=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(512))
+
+    def forward(self, idx, targets):
+        x = self.blocks(self.tok_emb(idx) + self.pos_emb.weight, self.mask, is_causal=True)
+        logits = x @ self.tok_emb.weight.T
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def make_sides(vocab_size, causal):
     """Returns pairs of a model and a function that returns its loss: ours, transformers', and if causal nanoGPT's."""
     ours = Transformer(ModelConfig(vocab_size, 512, **SIZES, dropout=0.0, attn_dropout=0.0, causal=causal)).to(DEVICE)
     of_bert = BertConfig(**to_hf(ours)[0], use_cache=False)
@@ -94,8 +155,8 @@ def make_sides(vocab_size, causal, nanogpt):
         labels = torch.full_like(idx, -100).scatter(1, predict_at, targets)
     sides = [(ours, lambda: ours(idx, targets, predict_at)), (theirs, lambda: theirs(idx, labels=labels).loss)]
     if causal:
-        nano = peers.nanogpt_model(nanogpt, vocab_size, **SIZES).to(DEVICE)
-        sides.append((nano, lambda: nano(idx, targets)[1]))
+        nano = ImitatedNanoGPT(vocab_size, **SIZES).to(DEVICE)
+        sides.append((nano, lambda: nano(idx, targets)))
     return sides
 
 
@@ -115,67 +176,101 @@ def training_step(model, find_loss, dtype, compile):
     return step
 
 
-def bench_train(nanogpt):
+def bench_train():
     # Transformers computes all rows of the last block and all logits, and ours those of targets alone. The column of
     # operations says how much of the lead over transformers is that. The rest is speed.
     keep_memory()
     head("training step", "transformers / ours", "its operations / ours", "nanoGPT / ours", "products / ours",
-         "transformers [s]", "nanoGPT [s]", "ours [s]", "products [s]", "ours [GFLOP]")
+         "transformers [s]", "nanoGPT [s]", "ours [s]", "products [s]")
     for name, vocab_size, causal, how in CASES:
         if how["dtype"] == "bfloat16" and not HAS_BFLOAT16:
             continue
         torch._dynamo.reset()
-        sides = make_sides(vocab_size, causal, nanogpt)
+        sides = make_sides(vocab_size, causal)
         eager = [training_step(*side, how["dtype"], compile=False) for side in sides]
-        products = peers.products_of(eager[0])
-        of_ours, of_theirs, *_ = map(peers.count_operations, eager)
+        products = products_of(eager[0])
+        of_ours, of_theirs, *_ = map(count_operations, eager)
         steps = [training_step(*side, **how) for side in sides]
         bare, ours, theirs, *others = in_turns(products, *steps, warm_up=1, turns=4)
         nano = others[0] if causal else nan
-        row(name, theirs / ours, of_theirs / of_ours, nano / ours, bare / ours, theirs, nano, ours, bare, of_ours / 1e9)
-    print(f"\nnanoGPT: {'its own model.py' if nanogpt else 'an imitation'}")
-    if not HAS_BFLOAT16:
-        print("no rows in bfloat16: this machine has no units for it, and they would take 50 times as long")
+        row(name, theirs / ours, of_theirs / of_ours, nano / ours, bare / ours, theirs, nano, ours, bare)
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------
 
 
-def bench_scores(nanogpt):
+HEAD_DIM = 128  # LLaMA-3-8B's
+
+
+def make_llama(folder, n_layer):
+    """Writes so many layers of LLaMA-3-8B's shape, queries and keys alone, because nothing else of them is read."""
+    sizes = dict(hidden_size=4096, num_hidden_layers=n_layer, num_attention_heads=32, num_key_value_heads=8)
+    Path(folder, "config.json").write_text(json.dumps(dict(model_type="llama", **sizes)))
+    weights = {}
+    for i in range(n_layer):
+        for name, n_rows in ("q", 4096), ("k", 1024):
+            weights[f"model.layers.{i}.self_attn.{name}_proj.weight"] = torch.randn(n_rows, 4096).bfloat16()
+    save_file(weights, Path(folder, "model.safetensors"))
+
+
+def plain_scores(q, k):
+    """
+    The two scores as people compute them by hand, in the authors' notebooks or from the weights that TransformerLens
+    gives: form M in float32, add its transpose, take norms. q and k are weights of two Linear layers, (r, C) each.
+    """
+    m = q.float().T @ k.float()  # (C, C)
+    symmetric, skew = (m + m.T) / 2, (m - m.T) / 2
+    s = (symmetric.norm() ** 2 - skew.norm() ** 2) / m.norm() ** 2
+    rows, columns = m.norm(dim=1), m.norm(dim=0)
+    r = (rows - rows.mean() - 2 * rows.std()).clamp_min(0).sum()
+    c = (columns - columns.mean() - 2 * columns.std()).clamp_min(0).sum()
+    return float(s), float((r - c) / (r + c))
+
+
+def plain_model(folder, per_head, device):
+    """The scores of all layers that make_llama has written, or of all heads."""
+    weights = load_file(Path(folder, "model.safetensors"), device)
+    found = []
+    for i in range(len(weights) // 2):
+        q, k = (weights[f"model.layers.{i}.self_attn.{name}_proj.weight"] for name in "qk")
+        k = k.unflatten(0, (-1, HEAD_DIM)).repeat_interleave(4, 0).flatten(0, 1)  # a key head for each of four queries
+        pairs = zip(q.split(HEAD_DIM), k.split(HEAD_DIM)) if per_head else [(q, k)]
+        found += [plain_scores(*pair) for pair in pairs]
+    return found
+
+
+def products_of_wqk(n, r, device):
+    """Returns a function that computes n W_qk of LLaMA-3-8B's size and of rank r in float32, and nothing else."""
+    w_q, w_k = torch.randn(2, 4096, r, device=device)
+    return lambda: [w_q @ w_k.T for _ in range(n)]
+
+
+def bench_scores():
     head("LLaMA-3-8B's shape, bfloat16", "by hand / ours", "ours / products", "by hand [s]", "ours [s]", "products [s]")
     with tempfile.TemporaryDirectory() as folder:
         for name, n_layer, per_head, n, r in (("score_model, 2 layers", 2, False, 2, 1024),
                                               ("score_model, 32 heads", 1, True, 32, 128)):
-            peers.make_llama(folder, n_layer)
+            make_llama(folder, n_layer)
             # Of a layer, the queries that share a key head are added before the product, so its rank is r = 1024.
             ours = partial(score_model, folder, per_head=per_head, device=DEVICE)
-            by_hand = partial(peers.plain_model, folder, per_head, DEVICE)
+            by_hand = partial(plain_model, folder, per_head, DEVICE)
             table = ours().table
             found = table[table["head"].notna() == per_head][["symmetry", "directionality"]]
             assert np.allclose(by_hand(), found, atol=1e-4)
-            a, b, c = in_turns(by_hand, ours, peers.products_of_wqk(n, r, DEVICE), turns=2)
+            a, b, c = in_turns(by_hand, ours, products_of_wqk(n, r, DEVICE), turns=2)
             row(name, a / b, b / c, a, b, c)
-        peers.make_llama(folder, 32)
+        make_llama(folder, 32)
         command = [sys.executable, "analyze.py", "--hf", folder]
         ours = partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        b, c = in_turns(ours, peers.products_of_wqk(32, 1024, DEVICE), turns=2)
+        b, c = in_turns(ours, products_of_wqk(32, 1024, DEVICE), turns=2)
         row("analyze.py --hf, 32 layers", nan, b / c, nan, b, c)
 
 
-BENCHES = dict(scores=bench_scores, train=bench_train)  # scores first, by a process that does not keep its memory
-
-
-def main():
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("names", nargs="*", default=BENCHES, help=f"of tables: {', '.join(BENCHES)} (all of them)")
-    cli.add_argument("--nanogpt", metavar="FOLDER", type=os.path.abspath, help="of nanoGPT's model.py")
-    args = cli.parse_args()
-    os.chdir(ROOT)
-    for name, bench in BENCHES.items():
-        if name in args.names:
-            bench(args.nanogpt)
-    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {THREADS} threads")
-
-
 if __name__ == "__main__":
-    main()
+    os.chdir(ROOT)
+    names = sys.argv[1:] or ["scores", "train"]
+    if "scores" in names:  # first, by a process that does not keep its memory
+        bench_scores()
+    if "train" in names:
+        bench_train()
+    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
