@@ -289,15 +289,14 @@ def read_command(argv):
     runs = parser.add_argument_group("runs of train.py (--runs)")
     runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
     runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
-    runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the random start)")
+    runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the first of its task)")
     runs.add_argument("--measure", metavar="NAME", help="compare by this: loss, symmetry, symmetry_0 (of a layer), ...")
-    runs.add_argument("--all", action="store_true", help="print more columns: pairs and speed-up")
-    runs.add_argument("--by_layer", action="store_true", help="print and draw each layer")
-    runs.add_argument("--step", type=int, metavar="N", help="compare at this step, and not at the end")
+    runs.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
+    runs.add_argument("--by_layer", action="store_true", help="print each layer")
     args = parser.parse_args(argv)
     args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed", "layers")}
     of_models = ["per_head", "matrices", "gamma", "device", *args.layout]
-    of_runs = ["plan", "arms", "baseline", "measure", "all", "by_layer", "step"]
+    of_runs = ["plan", "arms", "baseline", "measure", "all", "by_layer"]
     for word in of_runs if args.hf else of_models:  # or it would be left out in silence
         if getattr(args, word) != parser.get_default(word):
             parser.error(f"--{word} goes with {'--runs' if args.hf else '--hf'}")

@@ -4,7 +4,6 @@ is one to copy. These commands print its runs, one a line, as arguments of train
 
     python -m config.plan positions                  # the runs of config/plans/positions.py
     python -m config.plan mine.py --max_iters=40     # of a file of your own, as a trial, in out/plans/mine_40
-    python -m config.plan mine.py --threads=2        # with a key for all of them
 """
 
 import shlex
@@ -12,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from config import HOW, ConfigError, load, read_flags, run_file
+from config import HOW, ROOT, ConfigError, load, read_flags, run_file
 
-ROOT = Path(__file__).parents[1]
 BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run has its own
+ORIGIN = {"commit", "python", "torch", "device_name"}  # where a run comes from
 # Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
 # new one of a fork, makes another task: add it if it does not. data_dir is the place of a corpus.
-WITHIN_TASK = HOW | {
+WITHIN_TASK = HOW | ORIGIN | {
     "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
     "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
     "learning_rate", "qkv_rate", "weight_decay", "beta2", "grad_clip"}
@@ -50,29 +49,17 @@ def read_plan(path):
     if lowest_p >= 0.05:
         raise ConfigError(f"{path}: {len(plan.planned)} tests with {len(plan.seeds)} seeds cannot come out, as no p "
                           f"can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
-    for test in plan.planned:
-        require_test(plan, *test)
+    for measure, left, direction, right in plan.planned:
+        sides = [left.split(" - "), right.split(" - ")]
+        is_test = direction in (">", "<") and len(sides[0]) == len(sides[1]) <= 2
+        if not is_test or not set(sum(sides, [])) <= arms.keys():
+            raise ConfigError(f"{path}: planned test of {measure}, {left} {direction} {right}: expected an arm, '>' or "
+                              f"'<', and an arm; or two differences 'arm - arm'; of the arms {', '.join(arms)}")
+        keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in sum(sides, [])])
+        if measure == "loss" and keys:
+            raise ConfigError(f"{path}: planned test of {measure}, {left} {direction} {right}: these arms differ in "
+                              f"{', '.join(keys)}, and losses of different tasks cannot be compared")
     return plan
-
-
-def require_test(plan, measure, left, direction, right):
-    """Raises ConfigError unless this is a test of two arms, or of two differences of arms, that can be compared."""
-    arms = arms_of(left) + arms_of(right)
-    tasks = [task_of(plan.keys_of(arm)[1]) for arm in arms if arm in plan.arms]
-    expected = None
-    if direction not in (">", "<") or not len(arms_of(left)) == len(arms_of(right)) <= 2:
-        expected = "an arm, '>' or '<', and an arm; or two differences such as 'symmetric - random'"
-    elif len(tasks) < len(arms):
-        expected = f"arms among {', '.join(plan.arms)}"
-    elif measure == "loss" and differing_keys(tasks):
-        expected = f"losses of one task, and these arms differ in {', '.join(differing_keys(tasks))}"
-    if expected:
-        raise ConfigError(f"{plan.path}: planned test of {measure}, {left} {direction} {right}: expected {expected}")
-
-
-def arms_of(side):
-    """Returns the arms in one side of a test, which is an arm or 'arm - arm'."""
-    return side.split(" - ")
 
 
 def task_of(config):
@@ -91,10 +78,10 @@ def differing_keys(configs):
 def commands(path, flags):
     """Returns the lines that main prints. flags: words --key=value. Raises ConfigError if one of them is wrong."""
     plan, for_all = read_plan(path), read_flags(flags)
-    for arm, own in plan.arms.items():
-        for key in for_all.keys() | own.keys() & BY_ITSELF:
-            if key in BY_ITSELF or any(own.get(key) != other.get(key) for other in plan.arms.values()):
-                raise ConfigError(f"{path}: its runs differ in {key}, so it is not set for all, nor for {arm}")
+    of_runs = BY_ITSELF.union(differing_keys(list(plan.arms.values())))
+    wrong = for_all.keys() & of_runs | set().union(*plan.arms.values()) & BY_ITSELF
+    if wrong:
+        raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
     folder = Path(path).stem
     if "max_iters" in for_all:  # a trial has a folder of its own, or the whole runs would go on from its end
         folder += f"_{for_all['max_iters']}"

@@ -40,8 +40,7 @@ def short(name):
     """Returns the end of a long name, so that it fits above a panel."""
     if len(name) > 32:
         name = f"...{name[-29:]}"
-    name = printable(name).replace("$", r"\$")  # or it would be a formula
-    return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
+    return printable(name).replace("$", r"\$")  # or it would be a formula
 
 
 def put_titles(axes, titles):
@@ -53,13 +52,12 @@ def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 
-def put_legend(axes, ncols=3, named=(), title=None):
-    """Puts a legend below the panels, where there are no data. It has every label once, except those that are named."""
+def put_legend(axes, ncols=3, title=None):
+    """Puts a legend below the panels, where there are no data. It has every label once."""
     handles = {}  # label -> what it is drawn with
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
-            if label not in named:
-                handles.setdefault(label, handle)
+            handles.setdefault(label, handle)
     axes[0].figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=ncols, title=title,
                           frameon=False, fontsize=9, title_fontsize=9)
 

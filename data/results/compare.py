@@ -3,7 +3,6 @@ Statistics of training runs. An arm is one configuration; its runs differ only i
 saw the same data, so arms are compared in pairs: a difference for each seed.
 """
 
-import functools
 from math import inf, nan
 from pathlib import Path
 
@@ -11,12 +10,11 @@ import numpy as np
 import pandas
 
 from config import HOW
-from config.plan import differing_keys, task_of
+from config.plan import ORIGIN, differing_keys, task_of
 from data.results.records import read_comparison, read_run
 from data.results.runs import require
-from model import BERT_STD
 
-FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
+FREE = HOW | ORIGIN | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
 DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
@@ -89,17 +87,17 @@ def of_differences(differences):
                 interval=confidence_interval(differences), p=sign_flip(differences))
 
 
-def speed_up(loss, baseline_loss, window=3):
+def speed_up(loss, baseline_loss):
     """
     Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
     at which the loss is at or below the baseline's last one. -inf if it never is, nan if the arm has not come to T.
 
-    Losses are Series by step. They are smoothed first: each is the mean of an evaluation and up to two before it. The
-    paper's rule does not smooth: window = 1.
+    It is that of the paper's Table 1, but for losses that are smoothed, as one may be low by chance: each is the mean
+    of an evaluation and up to two before it. Both are Series by step.
     """
     last_step = baseline_loss.index[-1]
-    target = baseline_loss.rolling(window, min_periods=1).mean().iloc[-1]
-    smooth = loss.rolling(window, min_periods=1).mean().loc[:last_step]
+    target = baseline_loss.rolling(3, min_periods=1).mean().iloc[-1]
+    smooth = loss.rolling(3, min_periods=1).mean().loc[:last_step]
     reached = smooth.index[smooth <= target]
     if len(reached):
         return 1 - reached[0] / last_step
@@ -133,20 +131,13 @@ def by_task(arms):
 
 def find_baselines(arms, chosen, measure):
     """
-    Returns {arm: its baseline}: of the arms of its task the chosen one, else the first with BERT's random start, else
-    the first. A score means the same in all tasks, so there it is one baseline for all arms.
+    Returns {arm: its baseline}: of the arms of its task the chosen one, or else the first. A score means the same in
+    all tasks, so there it is one baseline for all arms.
     """
     baseline_of = {}
     for neighbours in by_task(arms) if measure == "loss" else [arms]:
-        plain = [name for name, records in neighbours.items() if has_berts_start(records[0].config)]
-        candidates = [chosen] if chosen in neighbours else [*plain, *neighbours]
-        baseline_of |= dict.fromkeys(neighbours, candidates[0])
+        baseline_of |= dict.fromkeys(neighbours, chosen if chosen in neighbours else next(iter(neighbours)))
     return baseline_of
-
-
-def has_berts_start(config):
-    stds = {config["qk_std"], config["v_std"]}  # older files have numbers here
-    return config["init"] == "random" and config["init_std"] == BERT_STD and stds <= {BERT_STD, "init_std"}
 
 
 def at_end(records, measure):
@@ -154,30 +145,17 @@ def at_end(records, measure):
     return pandas.Series({record.seed: record.last(measure) for record in records}, dtype=float)
 
 
-def common_step(arms):
-    """Returns the last step at which all runs have a loss and scores. Raises RunError if there is none."""
+def cut_at_common_step(arms):
+    """Returns the last step at which all runs have a loss and scores, and the runs as they were at this step."""
     runs = [record for records in arms.values() for record in records]
-    steps = [run.curve("loss").index.intersection(run.curve("symmetry").index) for run in runs]
-    common = functools.reduce(lambda some, others: some.intersection(others), steps)
-    require(len(common), "these runs have no step in common")
-    return int(common.max())
+    steps = [set(run.curve("loss").index) & set(run.curve("symmetry").index) for run in runs]
+    step = max(set.intersection(*steps))  # all have step 0
+    return step, {name: [record._replace(table=record.table.loc[:step]) for record in records]
+                  for name, records in arms.items()}
 
 
-def compare_arms(records, others, measure):
-    """
-    Returns how much a measure of an arm ends above that of others, its baseline: a dict of numbers, nan without a pair.
-
-    A pair is a run of each with the same seed: they saw the same data. Both have finished, or the measure has its last
-    value at the same step. For updates saved the arm may be at another step, if both have the same task.
-    """
-    of_seed = {other.seed: other for other in others}
-    pairs = [(mine, of_seed[mine.seed]) for mine in records if mine.seed in of_seed]
-    differences = [mine.last(measure) - other.last(measure) for mine, other in pairs
-                   if mine.last_step(measure) == other.last_step(measure)
-                   or (mine.is_finished() and other.is_finished())]
-    losses = [(mine.curve("loss"), other.curve("loss")) for mine, other in pairs
-              if task_of(mine.config) == task_of(other.config)]
-    found = of_differences(differences)
-    for name, window in dict(saved=3, saved_by_paper=1).items():
-        found[name] = np.median([speed_up(*pair, window) for pair in losses]) if losses else nan
-    return found
+def updates_saved(records, others):
+    """Returns the median speed_up over pairs of runs with the same seed, of arms of one task; nan without a pair."""
+    loss_of = {other.seed: other.curve("loss") for other in others}
+    return np.median([speed_up(record.curve("loss"), loss_of[record.seed])
+                      for record in records if record.seed in loss_of] or [nan])

@@ -1,35 +1,34 @@
 """Prints comparisons of runs of train.py (analyze.py --runs), and draws the pictures that go with them."""
 
-import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pandas
 
-from config.plan import ROOT, arms_of, differing_keys, read_plan, task_of
+from config import ROOT
+from config.plan import differing_keys, read_plan, task_of
 from data.names import fixed
-from data.results.compare import (DRAWS, EXACT_PAIRS, FREE, MIN_PAIRS, at_end, common_step, compare_arms,
-                                  find_baselines, holm, of_differences, pool)
-from data.results.records import MEASURES, origins, write_comparison
+from data.results.compare import (FREE, MIN_PAIRS, at_end, cut_at_common_step, find_baselines, holm, of_differences,
+                                  pool, updates_saved)
+from data.results.records import write_comparison
 from data.results.runs import require
 
 OF_CORPUS = {"tokenizer", "sha256", "n_params"}  # what a run has beside the keys of its plan
 SCORES = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
 BY_LAYER = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
             "positions_chance"]
-LEGEND = MEASURES | {
-    "task": "in which keys tasks differ. Losses of different tasks are not compared. A key that does not change what a "
-            "loss means belongs to WITHIN_TASK in config/plan.py",
-    "their chance": MEASURES["positions_chance"],
-    "difference [95 %]": "an arm less its baseline (from), or left less right: mean over pairs of runs with the same "
-                         f"seed, and of {MIN_PAIRS} pairs or more its 95 % confidence interval. If planned, it has a p",
-    "p": f"exact sign-flip test (of more than {EXACT_PAIRS} pairs with {DRAWS:,} draws of the signs) with Holm's "
-         "correction over all tests of the plan, also over those with too few pairs",
+LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
+    "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
+    "task": "how tasks differ. Losses of different ones are not compared (WITHIN_TASK in config/plan.py)",
+    "loss": "validation loss [nats/token]",
+    "difference [95 %]": "mean over pairs of runs of one seed: an arm less its baseline (from), or left less right",
+    "p": "exact sign flips of pairs (above 20: 100,000 random ones), times the tests that are left (Holm)",
     "result": f"not shown: p is 0.05 or more; too few pairs: p is never below 0.05 with fewer than {MIN_PAIRS}",
-    "updates saved": "share of the updates that an arm did not need to reach the last loss of its baseline, median "
-                     "over pairs. Each loss is a mean of three evaluations, because one may be low by chance",
-    "by Table 1": "the same by the rule of the paper's Table 1, which takes single evaluations",
+    "updates saved": "share not needed to reach the baseline's last loss (means of three), median over pairs",
+    "chance": "mean symmetry of random matrices in the directions of W_qk",
+    "heads": "symmetry of single heads, mean over the heads of a layer",
+    "positions": "symmetry of the matrix that untied positions have of their own; their chance: of random ones like it",
+    "highest_head": "symmetry of the head of a layer that has the most; highest_head_chance: its chance",
 }
 
 
@@ -49,22 +48,14 @@ def report_runs(args):
     arms = {name: arms[name] for name in arms if name in names}
     if args.csv:
         write_comparison(args.csv, arms)
-    if args.step is not None:
-        arms = {name: [record.cut(args.step) for record in records] for name, records in arms.items()}
 
-    is_plain = not (args.arms or args.baseline or args.all or args.measure or args.by_layer or args.step is not None)
+    is_plain = not (args.arms or args.baseline or args.all or args.measure or args.by_layer)
     planned = plan.planned if plan and is_plain else []
-    notes = notes_on_runs(arms)
-    finished = {name: [record for record in records if record.is_finished()] for name, records in arms.items()}
-    if planned:
-        arms = {name: finished[name] for name in arms if finished[name]}
-    else:  # of an arm without a finished run all count, as far as they are
-        arms = {name: finished[name] or arms[name] for name in arms}
-    has_one_seed = all(len(records) == 1 for records in arms.values())
+    arms, time = at_one_time(arms, planned)
     if planned:
         tables = [arms_table(arms, "loss"), tests_table(planned, arms)]
-    elif args.by_layer or (is_plain and has_one_seed):
-        tables = [layers_table(arms)]
+    elif args.by_layer or (is_plain and all(len(records) == 1 for records in arms.values())):
+        tables = [layers_table(arms, time)]
     else:
         tables = [comparison_table(arms, args.baseline, args.measure or "loss", args.all)]
     if args.plot:
@@ -73,12 +64,32 @@ def report_runs(args):
         runs = [record for records in arms.values() for record in records]
         if len(runs) == 1:
             curves.plot_run(runs[0], args.plot)
-        elif args.by_layer:
-            curves.plot_layers(arms, args.plot)
         else:
             curves.plot_runs(arms, args.plot, [measure for measure, *_ in planned])
-    print(*(table.to_string(index="result" not in table) for table in tables), sep="\n")  # tests have no names
-    print(*legend([column for table in tables for column in table]), *notes, sep="\n", flush=True)
+    for table in tables:
+        print(table.to_string(index="result" not in table))  # tests have no names
+    columns = [column for table in tables for column in table]
+    print(*(f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND), sep="\n", flush=True)
+
+
+def at_one_time(arms, planned):
+    """
+    Returns the runs that are compared, and when, in words: at the end if all have finished, or else at the last step
+    that all of them have. For planned tests those that have not finished are left out. Both are said.
+    """
+    runs = [record for records in arms.values() for record in records]
+    unfinished = ", ".join(f"{run.arm} {run.seed}" for run in runs if not run.is_finished())
+    if not unfinished:
+        return arms, "at the end"
+    if not planned:
+        step, arms = cut_at_common_step(arms)
+        print(f"All runs are shown at step {step:,}, because these have not finished: {unfinished}")
+        return arms, f"at step {step:,}"
+    print(f"These have not finished, and are left out: {unfinished}")
+    finished = {name: [record for record in records if record.is_finished()] for name, records in arms.items()}
+    arms = {name: records for name, records in finished.items() if records}
+    require(arms, "no run has finished, so no test was done: --all shows them as they are")
+    return arms, "at the end"
 
 
 def find_plan(path, runs):
@@ -140,7 +151,7 @@ def tests_table(planned, arms):
 
 def of_side(arms, side, measure):
     """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed."""
-    first, *others = [at_end(arms.get(arm, []), measure) for arm in arms_of(side)]
+    first, *others = [at_end(arms.get(arm, []), measure) for arm in side.split(" - ")]
     return first - sum(others)
 
 
@@ -151,27 +162,25 @@ def comparison_table(arms, chosen, measure, has_all):
     require(chosen in (None, *arms), f"the runs of {chosen} have no {measure}")
     cells = {}
     for name, baseline in find_baselines(arms, chosen, measure).items():
-        found = compare_arms(arms[name], arms[baseline], measure)
+        found = of_differences(at_end(arms[name], measure) - at_end(arms[baseline], measure))
         cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline}
         if has_all:
-            cells[name] |= {"pairs": found["n_pairs"], "updates saved": saved_cell(found["saved"]),
-                            "by Table 1": saved_cell(found["saved_by_paper"])}
+            cells[name]["pairs"] = found["n_pairs"]
+        if has_all and measure == "loss":  # or their losses may be of different tasks
+            cells[name]["updates saved"] = saved_cell(updates_saved(arms[name], arms[baseline]))
         if name == baseline:
             cells[name] = dict.fromkeys(cells[name], "") | {"difference [95 %]": "baseline"}
     return arms_table(arms, measure, cells)
 
 
-def layers_table(arms):
-    """Returns a row for each layer of each arm, at the last step that all runs have."""
-    step = common_step(arms)
+def layers_table(arms, time):
+    """Returns a row for each layer of each arm. time: when, in words."""
     rows = {}
     for name, records in arms.items():
-        runs = [record.cut(step) for record in records]
-        for layer in range(runs[0].layers("symmetry").shape[1]):
-            row = {"loss": "" if layer else mean_cell(runs, "loss", digits=3)}  # in the first row of an arm
-            row |= {score: mean_cell(runs, f"{score}_{layer}", digits=2) for score in BY_LAYER}
-            rows[name, layer] = row
-    return to_table(rows, f"at step {step:,}")
+        for layer in range(records[0].layers("symmetry").shape[1]):
+            row = {"loss": "" if layer else mean_cell(records, "loss", digits=3)}  # in the first row of an arm
+            rows[name, layer] = row | {score: mean_cell(records, f"{score}_{layer}", digits=2) for score in BY_LAYER}
+    return to_table(rows, time)
 
 
 def to_table(rows, title):
@@ -185,9 +194,6 @@ def require_measures(measures, arms):
     names = ["loss", *sorted(columns - {"train_loss", "val_loss"})]
     for measure in measures:
         require(measure in names, f"no run has {measure}: there are {', '.join(names)}")
-
-
-# ---- cells and words ---------------------------------------------------------------------------------------------
 
 
 def mean_cell(records, measure, digits):
@@ -207,42 +213,5 @@ def difference_cell(found):
     """Returns a difference, with its interval if there are pairs enough."""
     if found["n_pairs"] == 0:
         return "no pairs"
-    low, high = found["interval"]
-    return signed(found["difference"]) + (f" [{signed(low)}, {signed(high)}]" if found["n_pairs"] >= MIN_PAIRS else "")
-
-
-def signed(number):
-    """Returns a number as +0.123, and with more digits if it would be shown as 0 and is not 0, such as +0.0001."""
-    number = round(number, 7)  # beyond them there is rounding alone
-    digits = 3
-    while number and not round(number, digits):
-        digits += 1
-    return fixed(number, digits, "+")
-
-
-def legend(columns):
-    """Returns what the columns of tables mean, in lines."""
-    lines = ["numbers: means over seeds at the end of training or at the step that is named; scores: medians over "
-             "layers, or of the layer that is named"]
-    for column in columns:
-        name = re.sub(r"_\d+$", "", column)  # symmetry_0 is that of layer 0
-        if name in LEGEND:  # other words, and scores of a fork, are their own titles
-            lines.append(f"{column}: {LEGEND[name]}")
-    return [textwrap.fill(line, 116, initial_indent="  ", subsequent_indent="      ") for line in lines]
-
-
-def notes_on_runs(arms):
-    """Returns what a reader must know about these runs, in lines."""
-    notes = []
-    for name, records in arms.items():
-        n_finished = sum(record.is_finished() for record in records)
-        if n_finished < len(records):
-            notes.append(f"{name}: {n_finished} of {len(records)} runs have finished. Others count only where an arm "
-                         "has none and no test was planned, and are compared at the same step alone.")
-        if "lengths" in records[0].config:
-            notes.append(f"{name}: its runs were made longer on the way (max_iters {records[0].config['lengths']}), so "
-                         "they are not runs that had this length from the start.")
-    for key, texts in origins([record for records in arms.values() for record in records]).items():
-        if len(texts) > 1:
-            notes.append(f"The {key} of these runs differs: {', '.join(texts)}.")
-    return notes
+    difference, low, high = [fixed(number, 3, "+") for number in (found["difference"], *found["interval"])]
+    return f"{difference} [{low}, {high}]" if found["n_pairs"] >= MIN_PAIRS else difference

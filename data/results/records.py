@@ -12,35 +12,16 @@ import io
 import json
 import re
 from collections import defaultdict
-from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas
 
 from config import HOW, TrainConfig
+from config.plan import ORIGIN
 from data.atomic import replacing
-from data.results.runs import RunError, require
+from data.results.runs import GONE, require
 
-# What is measured in a run, and its title. A score that is new in scores.csv is a measure too, and its own title.
-# A score is a median over layers, and symmetry_1 is that of layer 1, the second one.
-MEASURES = {
-    "loss": "validation loss [nats/token]",
-    "symmetry": "of W_qk",
-    "chance": "mean symmetry of random matrices in the directions of W_qk",
-    "heads": "symmetry of single heads, mean over the heads of a layer",
-    "directionality": "of W_qk",
-    "positions": "symmetry of the matrix that untied positions have of their own",
-    "heads_chance": "chance of single heads, mean over the heads of a layer",
-    "heads_directionality": "directionality of single heads, mean over the heads of a layer",
-    "highest_head": "symmetry of the head of a layer that has the most",
-    "highest_head_chance": "chance of that head",
-    "positions_heads": "symmetry of single heads of the matrix of positions",
-    "positions_chance": "mean symmetry of random matrices in the directions of the matrix of positions",
-}
-ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from
-GONE = {"optimizer": "adamw", "keep": 0}  # keys of older runs, with the value that all runs have now
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -49,12 +30,10 @@ class Record(NamedTuple):
 
     arm: str
     seed: int
-    config: dict
+    config: dict  # its configuration, its corpus, and where it comes from
     # One row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores
     # at one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
     table: pandas.DataFrame
-    origin: dict = {}  # {key of ORIGIN: its texts}, several if an arm was made in several places
-    end: int | None = None  # the step at which it was cut, if it was
 
     def curve(self, measure):
         """Returns a measure at those steps that have it: a Series by step, empty if it is newer than the run."""
@@ -64,23 +43,15 @@ class Record(NamedTuple):
     def last(self, measure):
         """Returns the last value of a measure, or nan if it has none."""
         curve = self.curve(measure)
-        return curve.iloc[-1] if len(curve) else nan
-
-    def last_step(self, measure="loss"):
-        return self.curve(measure).last_valid_index()  # None if it has no value
+        return curve.iloc[-1] if len(curve) else float("nan")
 
     def is_finished(self):
-        return self.last_step() == self.config["max_iters"] or self.end is not None
+        return self.curve("loss").last_valid_index() == self.config["max_iters"]
 
     def layers(self, score):
         """Returns a score of each layer at those steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
         table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
         return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
-
-    def cut(self, step):
-        """Returns this run as it was at a step, which then is its end. Raises RunError if it has no such row."""
-        require(step in self.table.index, f"{self.arm}, seed {self.seed}: it has no step {step}")
-        return self._replace(table=self.table.loc[:step], end=step)
 
 
 def of_layers(rows):
@@ -108,55 +79,30 @@ def by_step(rows):
 
 def with_defaults(config):
     """Returns the configuration of a run, in which a key that is newer than the run has its default."""
-    config = {key: config[key] for key in config if key not in GONE or config[key] != GONE[key]}
-    return vars(TrainConfig()) | config
+    return vars(TrainConfig()) | {key: value for key, value in config.items() if (key, value) not in GONE.items()}
 
 
-# ---- the folder of a run -----------------------------------------------------------------------------------------
-
-
-def read_config(folder):
-    """Returns what run.json says of a run: its configuration and its corpus, in one dict, and where it comes from."""
+def read_run(folder):
+    """Returns the Record of a run in a folder. Raises RunError if there is no run, or if scores are missing."""
+    folder = Path(folder)
+    for name in "run.json", "log.csv", "scores.csv":
+        require((folder / name).exists(), f"{folder} holds no run of train.py, or one without a row: it has no {name}")
     run = json.loads((folder / "run.json").read_text())
     digests = run["data"]["sha256"]  # of train.bin and val.bin
     config = with_defaults(run["config"])
     config |= dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
-    config |= dict(n_params=run.get("n_params"))
-    lengths = run.get("lengths", [])
-    if len(lengths) > 1:  # it was made longer on the way, and its learning rate is not that of one run of this length
-        config["lengths"] = lengths
-    return config, {key: [text] for key, text in run.get("origin", {}).items()}
-
-
-def read_rows(path):
-    """Returns the rows of log.csv or scores.csv: a DataFrame, without a last row that is incomplete."""
-    text = path.read_text()
-    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
-    types = defaultdict(lambda: float, step=int, matrix=str)
-    return pandas.read_csv(whole_rows, dtype=types, index_col=False)
-
-
-def read_run(folder):
-    """Returns the Record of a run in a folder. Raises RunError if there is no run, or if rows are missing."""
-    folder = Path(folder)
-    require((folder / "run.json").exists(), f"{folder} holds no run of train.py: it has no run.json")
-    config, origin = read_config(folder)
-    log = read_rows(folder / "log.csv").set_index("step")
-    scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
-    n_rows = (scores["step"] == 0).sum()
-    # The last step may lack some, as the run may be writing them. The first is whole before log.csv has a row.
-    scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
-    require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
-    again = "--init_from=resume writes them again from ckpt.pt"
-    require(log.index.is_unique, f"{folder}/log.csv has a step twice: {again}")
+    config |= dict(n_params=run.get("n_params")) | {key: [text] for key, text in run.get("origin", {}).items()}
+    if len(run.get("lengths", [])) > 1:  # it was made longer on the way, so its learning rate is not that of one run
+        config["lengths"] = run["lengths"]
+    log, scores = pandas.read_csv(folder / "log.csv", index_col="step"), pandas.read_csv(folder / "scores.csv")
     last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
     # Or an earlier score would pass for the last one.
-    require(not last_score < last_loss == config["max_iters"],
-            f"{folder}: scores.csv ends at step {last_score}, and log.csv at step {last_loss}: {again}")
+    require(not last_score < last_loss == config["max_iters"], f"{folder}: scores.csv ends at step {last_score}, and "
+            f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
     # Losses [nats/token] and scores may have been written at different steps.
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return Record(arm, config["seed"], config, table.round(DIGITS), origin)
+    return Record(arm, config["seed"], config, table.astype(float).round(DIGITS))
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -165,15 +111,15 @@ def read_run(folder):
 def write_comparison(path, arms):
     """Writes {name of an arm: its records}. Raises RunError if a file at path would lose a run."""
     tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
-    for name in arms:
-        require(re.fullmatch(r"[\w.-]+", name), f"an arm is called {name!r}: expected letters, digits, _, - and .")
     for record in read_comparison(path) if Path(path).exists() else []:
         require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed {record.seed}, "
                 "which would be lost: give another --csv")
     configs = {}
     for name, records in arms.items():
-        config = records[0].config | origins(records)
-        configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
+        config = {key: value for key, value in records[0].config.items() if key not in HOW | {"seed"}}
+        for key in ORIGIN & config.keys():  # seeds of an arm may come from several places
+            config[key] = sorted(set().union(*(record.config.get(key, ["unknown"]) for record in records)))
+        configs[name] = config
     first = next(iter(configs.values()))
     shared = {key: first[key] for key in first if all(config.get(key) == first[key] for config in configs.values())}
     lines = [f"# config {json.dumps(shared)}"]
@@ -183,12 +129,6 @@ def write_comparison(path, arms):
     rows = pandas.concat(tables, names=["arm", "seed", "step"]).to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
         temporary.write_text("\n".join([*lines, rows]))
-
-
-def origins(records):
-    """Returns {key of ORIGIN: the texts of these runs}, without a key that none of them has."""
-    found = {key: set().union(*(record.origin.get(key, ["unknown"]) for record in records)) for key in ORIGIN}
-    return {key: sorted(texts) for key, texts in found.items() if texts != {"unknown"}}
 
 
 def read_comparison(path):
@@ -207,8 +147,5 @@ def read_comparison(path):
     records = []
     for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
         config = with_defaults(configs[None] | configs[arm]) | dict(seed=seed)
-        # Older files have one text where there is a list now.
-        origin = {key: np.atleast_1d(config.pop(key)).tolist() for key in ORIGIN if key in config}
-        of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
-        records.append(Record(arm, seed, config, of_run, origin))
+        records.append(Record(arm, seed, config, of_run.drop(columns=["arm", "seed"]).set_index("step")))
     return records
