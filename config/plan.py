@@ -35,8 +35,7 @@ class Plan(NamedTuple):
     def keys_of(self, arm, **more):
         """Returns the keys of an arm as arguments of train.py, with more keys, and its whole configuration, a dict."""
         flags = [f"--{key}={value}" for key, value in (self.arms[arm] | more).items()]
-        base = self.base if Path(self.base).exists() else ROOT / self.base  # in another folder
-        return flags, vars(load([str(base), *flags]))
+        return flags, vars(load([str(ROOT / self.base), *flags]))
 
 
 def read_plan(path):
@@ -51,14 +50,13 @@ def read_plan(path):
                           f"can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
     for measure, left, direction, right in plan.planned:
         sides = [left.split(" - "), right.split(" - ")]
-        is_test = direction in (">", "<") and len(sides[0]) == len(sides[1]) <= 2
-        if not is_test or not set(sum(sides, [])) <= arms.keys():
-            raise ConfigError(f"{path}: planned test of {measure}, {left} {direction} {right}: expected an arm, '>' or "
-                              f"'<', and an arm; or two differences 'arm - arm'; of the arms {', '.join(arms)}")
-        keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in sum(sides, [])])
+        of_test, text = sum(sides, []), f"{path}: planned test of {measure}, {left} {direction} {right}"
+        if direction not in (">", "<") or len(sides[0]) != len(sides[1]) or not set(of_test) <= arms.keys():
+            raise ConfigError(f"{text}: expected an arm, '>' or '<', and an arm; or two differences 'arm - arm'; of "
+                              f"the arms {', '.join(arms)}")
+        keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in of_test])
         if measure == "loss" and keys:
-            raise ConfigError(f"{path}: planned test of {measure}, {left} {direction} {right}: these arms differ in "
-                              f"{', '.join(keys)}, and losses of different tasks cannot be compared")
+            raise ConfigError(f"{text}: expected losses of one task, and these arms differ in {', '.join(keys)}")
     return plan
 
 

@@ -84,10 +84,7 @@ def draw_layers(axis, layers, chance=None):
 
 
 def put_steps(axis):
-    """Makes the x axis one of steps, in thousands where they are many. A line of one step becomes a dot."""
-    for line in axis.lines:
-        if len(line.get_xdata()) == 1:
-            line.set_marker(".")
+    """Makes the x axis one of steps, in thousands where they are many."""
     axis.set_xlabel("step")
     axis.locator_params(axis="x", nbins=4)
     axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
@@ -97,7 +94,4 @@ def styles(causal_of):
     """Returns {name: dict(color, ls)}, the style of its line. causal_of: {name: causal}"""
     others = itertools.cycle([dict(color=colour, ls=dash) for dash in DASHES for colour in OTHERS])
     first = {False: dict(color=ENCODER, ls="-"), True: dict(color=DECODER, ls="-")}  # by causal
-    style_of = {}
-    for name, causal in causal_of.items():
-        style_of[name] = first.pop(causal) if causal in first else next(others)
-    return style_of
+    return {name: first.pop(causal, None) or next(others) for name, causal in causal_of.items()}

@@ -33,12 +33,10 @@ FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is s
     (np.where(STEPS < 500, 3.0, 1.0), 0.4),  # the mean of three is 2.33 at step 500 and 1.67 at 600
     (np.where(STEPS == 500, 0.0, 3.0), 0.5),  # a single good evaluation of 0 does count, as its mean with two of 3 is 2
     (np.where(STEPS == 500, 1.0, 3.0), -math.inf),  # one of 1 does not
-    (np.array([3, 3, 1.8, 1.8, 1.8]), 0.6),  # an arm that was stopped at step 400, of 1,000 steps of the baseline
-    (np.full(8, 3.0), math.nan),  # nobody knows
 ])
 def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
-    found = compare.speed_up(pandas.Series(loss, STEPS[: len(loss)]), pandas.Series(FALL, STEPS))
-    assert found == pytest.approx(expected, nan_ok=True)
+    found = compare.speed_up(pandas.Series(loss, STEPS), pandas.Series(FALL, STEPS))
+    assert found == pytest.approx(expected)
 
 
 NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)
@@ -98,8 +96,9 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, lengths=(), com
             scores.append(f"{step},wqk,{layer},0,-1.0,{-i / 20},{i / 50},{update},0.5")
     folder = Path(folder)
     folder.mkdir(parents=True)
-    for name, text in {"run.json": json.dumps(of_run), "log.csv": "\n".join(log), "scores.csv": "\n".join(scores)}.items():
-        (folder / name).write_text(text + "\n")
+    (folder / "run.json").write_text(json.dumps(of_run))
+    (folder / "log.csv").write_text("\n".join(log) + "\n")
+    (folder / "scores.csv").write_text("\n".join(scores) + "\n")
     return str(folder)
 
 
@@ -148,15 +147,12 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert '"data_dir": "data/sympy/bytes"' in lines[0]
     assert lines[1] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 3 * 6 * 11
-    expected = dict(
-        arm="random", seed="1", step="100", train_loss="", val_loss="2.9100", symmetry="0.0750",
-        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500",
-        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500",
-        chance="0.1500", chance_1="0.2000", heads_1="-1.0000", heads_chance_1="0.5000")
+    expected = dict(arm="random", seed="1", step="100", train_loss="", val_loss="2.9100", symmetry="0.0750",
+                    directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_0="0.0500", symmetry_1="0.1000",
+                    directionality_1="-0.0500", chance="0.1500", chance_1="0.2000", heads_1="-1.0000")
     assert expected.items() <= rows[67].items()
 
 
@@ -164,7 +160,8 @@ def test_only_pairs_of_one_seed_are_compared_and_a_file_names_every_version_that
     folders = [write_run(tmp_path / f"a-{seed}", FALL + seed / 10, seed, commit=f"c{seed}") for seed in (1, 2)]
     folders += [write_run(tmp_path / f"b-{seed}", FALL + seed, seed, init="skew") for seed in (2, 3)]
     path = tmp_path / "c.csv"
-    assert words_of(printed(*folders, "--all", "--csv", path))[2][2:6] == ["4.500", "+1.800", "a", "1"]  # of seed 2 alone
+    of_b = words_of(printed(*folders, "--all", "--csv", path))[2]
+    assert of_b[2:6] == ["4.500", "+1.800", "a", "1"]  # the difference of seed 2 alone
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
     assert [arm[0].config["commit"] for arm in compare.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
@@ -236,17 +233,11 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
 
 
 def test_a_score_that_a_fork_adds_is_a_measure_and_older_runs_may_lack_one(tmp_path):
-    whole = records.read_run(write_run(tmp_path / "a-1"))
-    path = tmp_path / "a-1" / "scores.csv"
+    path = Path(write_run(tmp_path / "a-1"), "scores.csv")
     scores = pandas.read_csv(path).drop(columns="directionality_eq17")
     scores.assign(trace=scores["layer"] + 0.25).to_csv(path, index=False)
-    older = records.read_run(tmp_path / "a-1").table
-    gone = [name for name in whole.table if name.startswith("directionality_eq17")]
-    kept = older.drop(columns=["trace", "trace_0", "trace_1"])
-    pandas.testing.assert_frame_equal(kept, whole.table.drop(columns=gone))
-    for measure, end in dict(trace="0.750", trace_1="1.250").items():
-        out = printed(tmp_path / "a-1", "--measure", measure)
-        assert words_of(out)[1][:3] == ["a", "1", end]
+    for measure, end in dict(trace="0.750", trace_1="1.250", directionality="-0.500").items():
+        assert words_of(printed(tmp_path / "a-1", "--measure", measure))[1][:3] == ["a", "1", end]
 
 
 def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_has_its_plan():
@@ -281,19 +272,18 @@ def write_positions(folder):
 
 
 def test_a_run_records_its_layers_its_heads_and_its_positions(tmp_path, drawn):
-    folder = write_positions(tmp_path / "a-1")
     expected = dict(
         symmetry=0.2, symmetry_1=0.3, chance=0.2, chance_1=0.2, positions=0.6, positions_1=0.7, positions_chance=0.04,
         heads=0.0, heads_0=-0.1, heads_1=0.1, positions_heads=0.4,  # the mean of two heads is 0.2 below
         heads_directionality_1=-0.3, heads_chance_0=0.45, heads_chance_1=0.5,
         highest_head_0=0.2, highest_head_1=0.4, highest_head_chance_0=0.5, highest_head_chance_1=0.6, highest_head=0.3)
-    record = records.read_run(folder)
-    assert {name: record.last(name) for name in expected} == pytest.approx(expected)
-    assert not run(folder, "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
-    (again,), = compare.pool([tmp_path / "c.csv"]).values()
-    assert {name: again.last(name) for name in expected} == pytest.approx(expected)
+    printed(write_positions(tmp_path / "a-1"), "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
+    (kept,), = compare.pool([tmp_path / "c.csv"]).values()
+    for record in records.read_run(tmp_path / "a-1"), kept:
+        assert {name: record.last(name) for name in expected} == pytest.approx(expected)
     panels = {axis.get_title(loc="left"): axis for axis in drawn[0].axes}
-    assert len(panels) == 4 and "symmetry of positions" in panels
+    assert len(panels) == 4
+    np.testing.assert_allclose(panels["loss [nats/token]"].lines[1].get_ydata(), FALL)
     ends = [line.get_ydata()[-1] for line in panels["symmetry of positions"].lines[:4]]
     assert ends == pytest.approx([0.5, 0.03, 0.7, 0.05])  # of each layer, and its chance
     of_layer, of_chance = panels["symmetry of $W_{qk}$"].lines[:2]
@@ -327,11 +317,7 @@ def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_pat
     assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
     np.testing.assert_allclose(lines[1]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     np.testing.assert_allclose(lines[2]["skew"], -np.arange(11) / 20)
-    assert not run(*folders, *(write_run(tmp_path / f"an_arm_{i}-1") for i in range(10)), "--plot", tmp_path / "p.png")
-    loss, *_ = drawn[1].axes
-    assert len(drawn[1].axes) == 4 and len(loss.collections) == len(loss.lines) == 12
-    assert len({(line.get_color(), line.get_linestyle()) for line in loss.lines}) == 12
-    assert [text.get_text() for text in drawn[1].legends[0].get_texts()][:3] == ["random", "skew", "an arm 0"]
+    assert len(axes) == 4 and [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["random", "skew"]
 
 
 def test_a_picture_of_several_tasks_has_no_losses_and_says_so(tmp_path, drawn):
@@ -343,17 +329,3 @@ def test_a_picture_of_several_tasks_has_no_losses_and_says_so(tmp_path, drawn):
     assert "losses are not drawn" in drawn[0].legends[0].get_title().get_text()
     low, high = drawn[1].axes[0].get_ylim()
     assert low == pytest.approx(1.9) and 2.9 <= high < 3.1  # one that rises far and falls again is cut off
-
-
-def test_a_single_run_is_drawn_in_three_panels_and_one_step_as_dots(tmp_path, drawn):
-    folder = write_run(tmp_path / "a-1", init="skew", n_embd=64)
-    out = printed(folder, "--plot", tmp_path / "p.png", "--csv", tmp_path / "c.csv")
-    assert words_of(out)[1:3] == ["a 0 2.000 0.50 0.10 -0.50 -1.00 -1.00 0.50".split(),
-                                  "1 0.55 0.20 -0.50 -1.00 -1.00 0.50".split()]
-    assert printed(tmp_path / "c.csv") == out
-    loss, symmetry, _ = drawn[0].axes
-    np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
-    np.testing.assert_allclose(symmetry.lines[2].get_ydata(), (np.arange(11) + 1) / 20)
-    assert [line.get_label() for line in symmetry.lines[::2][:2]] == ["layer 0", "layer 1"]
-    assert not run(write_run(tmp_path / "b-1", FALL[:1], steps=STEPS[:1]), "--plot", tmp_path / "p.png")
-    assert {line.get_marker() for axis in drawn[1].axes for line in axis.lines if len(line.get_xdata()) == 1} == {"."}

@@ -90,18 +90,15 @@ def of_differences(differences):
 def speed_up(loss, baseline_loss):
     """
     Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
-    at which the loss is at or below the baseline's last one. -inf if it never is, nan if the arm has not come to T.
+    at which the loss is at or below the baseline's last one. -inf if it never is.
 
     It is that of the paper's Table 1, but for losses that are smoothed, as one may be low by chance: each is the mean
     of an evaluation and up to two before it. Both are Series by step.
     """
-    last_step = baseline_loss.index[-1]
     target = baseline_loss.rolling(3, min_periods=1).mean().iloc[-1]
-    smooth = loss.rolling(3, min_periods=1).mean().loc[:last_step]
+    smooth = loss.rolling(3, min_periods=1).mean()
     reached = smooth.index[smooth <= target]
-    if len(reached):
-        return 1 - reached[0] / last_step
-    return -inf if loss.index[-1] >= last_step else nan
+    return 1 - reached[0] / baseline_loss.index[-1] if len(reached) else -inf
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
@@ -155,7 +152,7 @@ def cut_at_common_step(arms):
 
 
 def updates_saved(records, others):
-    """Returns the median speed_up over pairs of runs with the same seed, of arms of one task; nan without a pair."""
+    """Returns the median speed_up over pairs of runs with the same seed, of arms of one task."""
     loss_of = {other.seed: other.curve("loss") for other in others}
-    return np.median([speed_up(record.curve("loss"), loss_of[record.seed])
-                      for record in records if record.seed in loss_of] or [nan])
+    pairs = [(record.curve("loss"), loss_of[record.seed]) for record in records if record.seed in loss_of]
+    return np.median([speed_up(*pair) for pair in pairs])

@@ -13,7 +13,7 @@ from data.results.compare import (FREE, MIN_PAIRS, at_end, cut_at_common_step, f
 from data.results.records import write_comparison
 from data.results.runs import require
 
-OF_CORPUS = {"tokenizer", "sha256", "n_params"}  # what a run has beside the keys of its plan
+OF_RUNS = FREE | {"tokenizer", "sha256", "n_params"}  # a run has these keys of its own, beside those of its plan
 SCORES = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
 BY_LAYER = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
             "positions_chance"]
@@ -107,7 +107,7 @@ def require_runs_of(plan, arms):
         _, expected = plan.keys_of(name)
         config = records[0].config
         for key in differing_keys([expected, config]):
-            is_free = key in FREE | OF_CORPUS or (key == "dtype" and expected[key] == "auto")
+            is_free = key in OF_RUNS or (key == "dtype" and expected[key] == "auto")
             require(is_free, f"{plan.path} is another plan: its {name} has {key} = {expected.get(key)!r}, and that of "
                     f"these runs {config.get(key)!r}")
         for record in records:
@@ -166,8 +166,9 @@ def comparison_table(arms, chosen, measure, has_all):
         cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline}
         if has_all:
             cells[name]["pairs"] = found["n_pairs"]
-        if has_all and measure == "loss":  # or their losses may be of different tasks
-            cells[name]["updates saved"] = saved_cell(updates_saved(arms[name], arms[baseline]))
+        if has_all and measure == "loss" and found["n_pairs"]:  # other measures compare different tasks, too
+            saved = updates_saved(arms[name], arms[baseline])
+            cells[name]["updates saved"] = "not reached" if saved == -np.inf else f"{saved:.0%}"
         if name == baseline:
             cells[name] = dict.fromkeys(cells[name], "") | {"difference [95 %]": "baseline"}
     return arms_table(arms, measure, cells)
@@ -184,7 +185,7 @@ def layers_table(arms, time):
 
 
 def to_table(rows, title):
-    table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns=title)
+    table = pandas.DataFrame.from_dict(rows, orient="index").fillna("").rename_axis(columns=title)
     return table.loc[:, (table != "").any()]  # columns with something in them
 
 
@@ -200,13 +201,6 @@ def mean_cell(records, measure, digits):
     """Returns the mean over runs of the last value of a measure, "" if a run has none."""
     mean = at_end(records, measure).mean(skipna=False)
     return "" if np.isnan(mean) else fixed(mean, digits)
-
-
-def saved_cell(saved):
-    """Returns a share of updates. nan: it is not known."""
-    if np.isnan(saved):
-        return ""
-    return "not reached" if saved == -np.inf else f"{saved:.0%}"
 
 
 def difference_cell(found):
