@@ -34,12 +34,11 @@ from model import BERT_STD  # the standard deviation of the random start
 
 # A start is a function. It takes the random W_q and W_k of a layer, w_q and w_k (H, C, D), and returns new ones.
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrix A is drawn from `generator`. A start of your own is
-# one more such function: --init and its tests find it by the line @start.
+# one more such function, with @start above it, and its name in STARTS of config.
 STARTS = {}
 
 
 def start(function):
-    """Makes a function a start, whose name --init takes."""
     STARTS[function.__name__] = function
     return function
 
@@ -48,11 +47,6 @@ def normal_matrices(w_q, generator):
     """Returns A ~ N(0, 1) for every head, (H, D, D)."""
     H, _, D = w_q.shape
     return torch.randn(H, D, D, generator=generator).to(w_q)
-
-
-def with_norm_of(w_q, w):
-    """Returns w (H, C, D), scaled so that every head has the norm that it has in w_q."""
-    return w * head_norms(w_q) / head_norms(w)
 
 
 def head_norms(m):
@@ -97,7 +91,7 @@ def indefinite(w_q, w_k, generator):
     """W_qk = W_q (A + A^T) W_q^T is symmetric, and has as many negative eigenvalues as positive ones."""
     a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a + a.mT)  # (H, C, D)
-    return w_q, with_norm_of(w_q, w_k)
+    return w_q, w_k * head_norms(w_q) / head_norms(w_k)
 
 
 @start
@@ -116,7 +110,7 @@ def skew(w_q, w_k, generator):
     """
     a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a - a.mT).mT  # (H, C, D)
-    return w_q, with_norm_of(w_q, w_k)
+    return w_q, w_k * head_norms(w_q) / head_norms(w_k)
 
 
 @torch.no_grad()
@@ -127,10 +121,8 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
 
     Their entries were drawn with the standard deviation init_std. Afterwards it is qk_std in q and k, and v_std in v:
     a number, or a word of `find_std`. The random matrices of a start come from `generator`, or without one from torch's
-    own. Raises ValueError if there is no such start.
+    own. Raises KeyError if there is no such start.
     """
-    if init not in STARTS:
-        raise ValueError(f"init={init!r} is none of {', '.join(STARTS)}")
     qk_scale = find_std(qk_std, init_std, q.in_features) / init_std
     # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k are the same nn.Linear.
     w_q = q.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)

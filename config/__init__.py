@@ -8,17 +8,14 @@ value, and what was expected.
 """
 
 import ast
-import contextlib
 import dataclasses
-import difflib
 import math
 import os
-import re
 import runpy
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,11 +29,12 @@ POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf  # nan is neith
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 BELOW_1 = "a share below 1", lambda x: 0 <= x < 1
 UP_TO_1 = "0 to 1", lambda x: 0 <= x <= 1
+SEED = "0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 PATH = "a path", lambda x: x.strip() != ""
 ANY = "anything", lambda x: True
-# The names of the starts are read from init.py. To import it would import torch, and --help would take seconds.
-STARTS = tuple(re.findall(r"^@start\ndef (\w+)", (ROOT / "init.py").read_text(), re.MULTILINE))
+STARTS = "random", "symmetric", "tilted", "indefinite", "negative", "skew"  # of init.py, whose import takes seconds
 STDS = "init_std", "linear"  # the words of init.find_std
+DTYPES = "auto", "float32", "bfloat16", "float16"
 
 
 def key(default, text, allowed=POSITIVE, words=()):
@@ -56,12 +54,11 @@ class TrainConfig:
     objective: str = key("auto", "what to predict; auto: next if causal, else masked", words=("auto", "masked", "next"))
     n_layer: int = key(4, "blocks")
     n_head: int = key(4, "attention heads")
-    n_embd: int = key(256, "embedding size; the MLP is four times as wide", ("2 or more", lambda x: x >= 2))
+    n_embd: int = key(256, "embedding size; the MLP is four times as wide")
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
-    positions: str = key("learned", "learned: added to tokens; rotary: turn q and k; untied: have a W_q and W_k of "
-                         "their own", words=("learned", "rotary", "untied"))
+    positions: str = key("learned", "how a token knows its place (model.py)", words=("learned", "rotary", "untied"))
     qk_norm: bool = key(False, "scale queries and keys of a head to norm sqrt(D)", ANY)
     init: str = key("random", "how W_q and W_k start (init.py)", words=STARTS)
     init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start")
@@ -79,37 +76,31 @@ class TrainConfig:
     warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "learning rate of the weights of q, k and v, as a share of learning_rate")
-    weight_decay: float = key(0.01, "of matrices only", ("0 to 10", lambda x: 0 <= x <= 10))
+    weight_decay: float = key(0.01, "of matrices only", FROM_ZERO)
     beta2: float = key(0.999, "AdamW's", BELOW_1)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "steps between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", PATH)
-    seed: int = key(1, "of weights, data order, masks and dropout", ("0 to 2^63 - 1", lambda x: 0 <= x < 2**63))
+    seed: int = key(1, "of weights, data order, masks and dropout", SEED)
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's", ANY)
-    threads: int = key(0, "of the CPU, per process; 0: torch's choice", ("0 to 1000", lambda x: 0 <= x <= 1000))
-    dtype: str = key("float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are "
-                     "float32", words=("auto", "float32", "bfloat16", "float16"))
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
+    dtype: str = key("float32", "of matrix products; auto: 16 bits on a GPU", words=DTYPES)
     compile: str = key("auto", "torch.compile; auto: on a GPU", words=("auto", "on", "off"))
     deterministic: bool = key(False, "on a GPU, the same run twice is the same bit for bit, and slower", ANY)
 
     def __post_init__(self):
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
-        head_size = self.n_embd // self.n_head
-        if self.positions == "rotary" and head_size % 2:
-            raise ConfigError(f"positions = 'rotary' turns pairs of columns, and n_embd / n_head = {head_size} is odd")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if (self.constraint == "none") != (self.constraint_weight == 0):
-            raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
-                              "set both or neither")
+            raise ConfigError("constraint and constraint_weight: set both or neither")
         if self.mask_share + self.random_share > 1:
-            raise ConfigError(f"mask_share + random_share = {self.mask_share + self.random_share}, expected 1 at most")
+            raise ConfigError("mask_share + random_share is more than 1")
         if not self.predicts_next and self.mlm_probability * self.block_size < 0.5:
-            raise ConfigError(f"mlm_probability = {self.mlm_probability} of block_size = {self.block_size} tokens is "
-                              "less than half a token in a sequence")
+            raise ConfigError(f"mlm_probability = {self.mlm_probability} is less than half a token in a sequence")
 
     @property
     def predicts_next(self):
@@ -151,13 +142,11 @@ def load(argv):
     given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
-    in_file = {}
+    values = {}
     for path in files:
-        in_file["out_dir"] = f"out/{Path(path).stem}"
-        for name, value in run_file(path).items():
-            if not name.startswith("_") and not isinstance(value, ModuleType):  # such as math
-                in_file[name] = checked(name, value)
-    return TrainConfig(**(in_file | given))
+        values["out_dir"] = f"out/{Path(path).stem}"
+        values |= {name: checked(name, x) for name, x in run_file(path).items() if not name.startswith("_")}
+    return TrainConfig(**(values | given))
 
 
 def read_flags(flags):
@@ -168,7 +157,7 @@ def read_flags(flags):
             raise ConfigError(f"{flag}: write --key=value, without a space")
         name, value = flag.removeprefix("--").split("=", 1)
         if name in KEYS and KEYS[name].type is not str:
-            with contextlib.suppress(ValueError, SyntaxError):  # no number: `checked` refuses it, and names the key
+            with suppress(ValueError, SyntaxError):  # no number: a word, or `checked` refuses it
                 value = ast.literal_eval(value)
         values[name] = checked(name, value)
     return values
@@ -184,9 +173,7 @@ def run_file(path):
 def checked(name, value):
     """Returns the value. Raises ConfigError if there is no such key, or if it may not have this value."""
     if name not in KEYS:
-        near = difflib.get_close_matches(name, KEYS, n=1)
-        hint = f"the nearest one is {near[0]}" if near else "python train.py --help lists all keys"
-        raise ConfigError(f"unknown key {name}; {hint}, and a name of a file's own begins with an underscore")
+        raise ConfigError(f"unknown key {name}: --help lists all keys, and a file's own names begin with an underscore")
     kind, words = KEYS[name].type, KEYS[name].metadata["words"]
     expected, allows = KEYS[name].metadata["allowed"]
     if value in words:
@@ -194,18 +181,16 @@ def checked(name, value):
     if kind is float and type(value) is int:  # such as --dropout=0
         value = float(value)
     if type(value) is not kind or (kind is str and words):  # not isinstance, to which True is an int
-        raise ConfigError(f"{name} = {value!r:.80}, expected {describe(KEYS[name])}")
-    if not allows(value):
-        raise ConfigError(f"{name} = {value!r:.80}, expected {expected}")
-    return os.path.expanduser(value) if KEYS[name].metadata["allowed"] is PATH else value
+        expected = describe(KEYS[name])
+    elif allows(value):
+        return os.path.expanduser(value) if KEYS[name].metadata["allowed"] is PATH else value
+    raise ConfigError(f"{name} = {value!r:.80}, expected {expected}")
 
 
 def describe(field):
     """Returns what a key may be, in words."""
     kind, words = field.type, field.metadata["words"]
-    if kind is bool:
-        words = "True", "False"
-    return " | ".join(words if words and kind is not float else (kind.__name__, *words))
+    return " | ".join(words if kind is str and words else (kind.__name__, *words))
 
 
 def print_help(cfg):

@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from config import ConfigError
 
-OF_A_GROUP = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}  # what torchrun sets
 # The most bfloat16 operations a second of a card, without sparsity, as its manufacturer says.
 PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
 
@@ -47,10 +46,9 @@ class Place:
         of_all = [values] * self.world
         if self.world > 1:
             dist.all_gather_object(of_all, values)
-        for others in of_all:
-            keys = [key for key in values if others[key] != of_all[0][key]]
-            if keys:
-                raise ConfigError(f"the processes of this run differ in {', '.join(keys)}")
+        keys = [key for key in values if any(others[key] != values[key] for others in of_all)]
+        if keys:
+            raise ConfigError(f"the processes of this run differ in {', '.join(keys)}")
 
     def say(self, text):
         """Prints a line above any progress bar, once and not for every process."""
@@ -69,8 +67,7 @@ def find_place(cfg):
     if cfg.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
-    is_group = OF_A_GROUP <= os.environ.keys() and os.environ["WORLD_SIZE"] != "1"  # a cluster may leave some of them
-    device = find_device(cfg.device, os.environ["LOCAL_RANK"] if is_group else "0")
+    device = find_device(cfg.device, os.environ.get("LOCAL_RANK", "0"))
     dtype = "float32"  # what "auto" means
     if device.type == "cuda":
         dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
@@ -78,7 +75,7 @@ def find_place(cfg):
         torch.set_float32_matmul_precision("high")
     if cfg.dtype == "auto":
         cfg = replace(cfg, dtype=dtype)
-    if not is_group:
+    if "RANK" not in os.environ:  # which torchrun sets
         return Place(0, 1, device), cfg
     if device.type == "cuda":
         torch.cuda.set_device(device)
