@@ -7,11 +7,9 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
 A training is `loop`: with every batch the model predicts tokens, and `Trainer.train_step` moves the weights against the
-gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down. Below are the model
-and its optimizer, and at the end a run from its first line to its last.
-
-data/results/runs.py describes the files in out_dir. A run that is stopped goes on from its last evaluation, bit for bit
-on a CPU, and on a GPU with --deterministic=True. config/processes.py says how to train on several nodes.
+gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down, in the files that
+data/results/runs.py describes. A run that is stopped goes on from its last evaluation, bit for bit on a CPU, and on a
+GPU with --deterministic=True. config/processes.py says how to train on several nodes.
 """
 
 import contextlib
@@ -28,7 +26,6 @@ if __name__ == "__main__":
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import analyze
@@ -36,12 +33,14 @@ import init
 from config import ConfigError
 from config.processes import PEAKS, device_name, find_place, leave_processes
 from data.atomic import locked
-from data.batches import Loader, count_targets, open_corpus, split_batch, torch_seed
-from data.results import runs
+from data.batches import Loader, open_corpus, split_batch, torch_seed
+from data import samples
+from data.results import curves, records, runs
 from data.tokens import DataError
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
+DRAW_EVERY = 10  # seconds between two pictures, at least, because each takes one
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
@@ -73,6 +72,9 @@ def loop(trainer):
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
                 trainer.save()  # after the rows, which it holds
+                is_old = time.perf_counter() - trainer.drawn_at > DRAW_EVERY
+                if is_old and not is_end and trainer.place.rank == 0:
+                    trainer.draw()  # and `finish` draws the last picture
             began = time.perf_counter()  # the clock stands still during evaluations and checkpoints
 
 
@@ -105,6 +107,7 @@ class Trainer:
         self.scored = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
         self.symmetries = []  # of each layer then
         self.lengths = [cfg.max_iters]  # a run that was made longer is not one that had this length from the start
+        self.drawn_at = time.perf_counter()  # when run.png was drawn last
 
     def train_step(self, batch):
         """
@@ -168,24 +171,23 @@ class Trainer:
     def require(self, condition, what):
         """Ends the run before a row or a checkpoint of it is written, unless the condition is true."""
         if not condition:
-            raise FloatingPointError(f"step {self.step}: {what}: choose a lower learning_rate, another start (init, "
-                                     f"qk_std, constraint) or dtype. {self.out}/ckpt.pt is your last good checkpoint")
+            raise FloatingPointError(f"step {self.step}: {what}: choose a lower learning_rate, another start or dtype. "
+                                     f"{self.out}/ckpt.pt is your last good checkpoint")
 
     def write_log(self, val_loss):
         """Adds a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
         n = len(self.losses)
         tokens_per_step = self.cfg.batch_size * self.cfg.block_size
-        row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=val_loss)
-        share = None  # of the operations that the card can do
+        train_loss = rate = tokens_per_s = math.nan
         if n > 0:
-            tokens_per_s = n * tokens_per_step / self.seconds
+            train_loss = sum(self.losses) / n
             rate = learning_rate(self.cfg, self.step - 1)
-            row = row._replace(train_loss=sum(self.losses) / n, learning_rate=rate, tokens_per_s=tokens_per_s)
-            peak = PEAKS.get(device_name(self.place.device))  # operations a second, if the card is known
-            if peak:
-                per_token = operations_per_token(self.cfg, self.corpus.meta["vocab_size"])
-                share = tokens_per_s * per_token / (peak * self.place.world)
-        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row._asdict()])
+            tokens_per_s = n * tokens_per_step / self.seconds
+        row = dict(step=self.step, tokens=self.step * tokens_per_step, train_loss=train_loss, val_loss=val_loss,
+                   learning_rate=rate, tokens_per_s=tokens_per_s)
+        peak = PEAKS.get(device_name(self.place.device), math.nan) * self.place.world  # operations a second
+        share = tokens_per_s * operations_per_token(self.cfg, self.corpus.meta["vocab_size"]) / peak
+        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row])
         self.place.say(runs.log_line(row, self.cfg.max_iters, self.symmetries, share))
         self.losses, self.seconds = [], 0.0  # a new row begins
 
@@ -206,11 +208,17 @@ class Trainer:
 
     def save(self):
         """Writes ckpt.pt to resume from, and the rows so far."""
-        self.require(all(p.isfinite().all() for p in self.model.parameters()), "weights are no longer finite")
         if self.place.rank == 0:
             state = {name: x.state_dict() for name, x in self.stateful.items()}
             state |= {name: getattr(self, name) for name in self.SAVED} | dict(n_heads=self.n_heads)
             runs.save_checkpoint(self.out, self.about | state)
+
+    def draw(self):
+        """Draws run.png from the rows so far, and returns them, a Record."""
+        record = records.read_run(self.out)
+        curves.plot_run(record, self.out / "run.png")
+        self.drawn_at = time.perf_counter()
+        return record
 
     def begin(self):
         """Loads out_dir/ckpt.pt if this run resumes, and writes the files that say what the run is."""
@@ -222,7 +230,6 @@ class Trainer:
             for name in self.SAVED:
                 setattr(self, name, state[name])
         if self.lengths[-1] != cfg.max_iters:
-            place.say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} steps")
             self.lengths = [*self.lengths, cfg.max_iters] if self.step > 0 else [cfg.max_iters]
         place.require_same(runs.identity(self.about) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
@@ -231,9 +238,8 @@ class Trainer:
             if self.step < cfg.max_iters:  # or its last steps come from an earlier start
                 runs.write_start(self.out, self.about, n_params, self.lengths, place.device)
         place.say(f"{self.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, "
-                  f"{n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype})")
-        place.say(f"from step {self.step:,} to {cfg.max_iters:,} with batches of {cfg.batch_size} sequences of "
-                  f"{cfg.block_size} tokens; {len(self.corpus.train):,} tokens ({self.corpus.meta['tokenizer']})")
+                  f"{n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); from step "
+                  f"{self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
 
     def prepare_net(self):
         """Prepares the network for several processes, and compiles it."""
@@ -243,7 +249,6 @@ class Trainer:
             self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         if self.cfg.compile == "off" or (self.cfg.compile == "auto" and self.place.device.type != "cuda"):
             return
-        self.place.say("compiling, about a minute")
         # The model inside of DDP. dynamic=False: shapes never change, as every row has K masked tokens.
         self.model.compile(dynamic=False)
         if self.place.world > 1:  # this is no training step: there is nothing to send
@@ -296,13 +301,11 @@ def learning_rate(cfg, step):
 
 
 def operations_per_token(cfg, vocab_size):
-    """Returns the operations of matrix products that a token costs, forward and backward."""
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:  # shapes alone: nothing is computed
-        idx = torch.zeros(1, cfg.block_size, dtype=torch.long)  # (1, T)
-        predict_at = None if cfg.predicts_next else idx[:, : count_targets(cfg)]  # (1, K)
-        targets = idx if cfg.predicts_next else predict_at
-        Transformer(cfg.of_model(vocab_size))(idx, targets, predict_at).backward()
-    return counter.get_total_flops() / cfg.block_size
+    """Returns an estimate, as nanoGPT's: each weight costs a token 6 operations, and a logit of attention 12 D."""
+    C, L, T = cfg.n_embd, cfg.n_layer, cfg.block_size
+    predicted = 1 if cfg.predicts_next else cfg.mlm_probability  # of the tokens: the others do not pass the head
+    n_weights = 12 * L * C**2 + predicted * (C**2 + vocab_size * C)
+    return 6 * n_weights + 12 * L * C * T  # T logits for each of the H = C / D heads
 
 
 def stacked_qk(model, q="q", k="k"):
@@ -357,12 +360,7 @@ def train(place, cfg):
 
 def finish(trainer):
     """Draws run.png, and prints a table of the scores and three samples of text."""
-    from data import samples  # here: no training step needs these, and matplotlib takes a second
-    from data.results import curves, records
-
-    record = records.read_run(trainer.out)
-    curves.plot_run(record, trainer.out / "run.png")
-    trainer.place.say(f"{runs.table_of_ends(record)}; picture: {trainer.out}/run.png")
+    trainer.place.say(f"{runs.table_of_ends(trainer.draw())}; picture: {trainer.out}/run.png")
     with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
         trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
 

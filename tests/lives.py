@@ -1,13 +1,12 @@
 """
 Runs of train.py for the tests, in this process, or in one of its own:
 
-    life = begin(argv(cfg), output, partial(kill_at, "torch.save", 2))  # kill -9 before the second checkpoint
+    life = begin(argv(cfg), output, partial(train_killed, "torch.save", 2))  # kill -9 before the second checkpoint
     status, said = end(life)
 
 A process imports torch once, is never used, and forks every life.
 """
 
-import contextlib
 import itertools
 import multiprocessing
 import os
@@ -37,8 +36,8 @@ SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_
 TRAIN_STEP = "train.Trainer.train_step"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
-FINISH = train.finish
-train.finish = lambda trainer: Path(trainer.out, "run.png").touch()  # a picture takes longer than all of these steps
+FINISH, DRAW = train.finish, train.Trainer.draw
+train.finish = train.Trainer.draw = lambda trainer: None  # a picture takes longer than all of these steps
 
 
 def as_theirs(model):
@@ -103,8 +102,7 @@ def checkpoint(cfg):
 def result(cfg):
     """Everything of a run that has to be the same bit for bit: what is trained, and rows, all but the speed."""
     state = checkpoint(cfg)
-    names = state.keys() - {"config", "data", "rows", "losses", "seconds"}
-    values = torch.utils._pytree.tree_leaves([state[name] for name in sorted(names)])
+    values = torch.utils._pytree.tree_leaves([state[name] for name in ("step", "model", "optimizer", "scaler")])
     bits = [x.numpy().tobytes() if isinstance(x, torch.Tensor) else x for x in values]
     return bits, Path(cfg.out_dir, "scores.csv").read_text(), log(cfg).drop(columns="tokens_per_s").to_csv()
 
@@ -121,59 +119,57 @@ def at_call(name, n, act):
     return mock.patch(name, called)
 
 
-@contextlib.contextmanager
-def stopped_at(n):
-    """The run in the block ends before its n-th step."""
+def train_killed(name, n, argv):
+    """python train.py ..., and kill -9 before the n-th call of a function."""
+    with at_call(name, n, partial(signal.raise_signal, signal.SIGKILL)):
+        train_main(argv)
+
+
+def train_compiled(argv):
+    """python train.py ... without inductor, which takes half a minute."""
+    whole = torch.nn.Module.compile
+    quickly = lambda model, **kwargs: whole(model, backend="aot_eager", **kwargs)
+    with mock.patch("torch.nn.Module.compile", quickly):
+        train_main(argv)
+
+
+def stop_at(n, cfg):
+    """A run that ends before its n-th step."""
     def stop():
         raise KeyboardInterrupt
 
     with at_call(TRAIN_STEP, n, stop), pytest.raises(KeyboardInterrupt):
-        yield
+        train_compiled(argv(cfg))
 
 
-def begin(argv, output, prepare=None, main=train_main, **env):
-    """main(argv) in a process of its own, which calls prepare before. output: a file; env: variables -> the process"""
-    life = FORKS.Process(target=live, args=(argv, output, prepare, main, env))
+def begin(argv, output, main=train_main, **env):
+    """main(argv) in a process of its own. output: a file for what it says; env: variables -> the process"""
+    life = FORKS.Process(target=live, args=(argv, output, main, env))
     life.output = Path(output)
     life.start()
     return life
 
 
-def begin_ranks(argv, output, others=None, prepare=None, main=train_main):
+def live(argv, output, main, env):
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for fd in 1, 2:  # one file for both, or one would write over the other
+        os.dup2(file, fd)
+    os.environ.update(env)
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
+    main(argv)
+
+
+def begin_ranks(argv, output, others=None, main=train_main):
     """The same on two processes; others: the arguments of the second one, where they are not its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    lives = []
-    for rank, args in ("0", argv), ("1", others or argv):
-        ranks = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        lives.append(begin(args, f"{output}.{rank}", prepare, main, **ranks))
-    return lives
+    env = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    return [begin(args, f"{output}.{rank}", main, RANK=str(rank), LOCAL_RANK=str(rank), **env)
+            for rank, args in enumerate((argv, others or argv))]
 
 
 def end(life):
     """-> exit status (None: it still runs), what it said."""
     life.join(300)
     return life.exitcode, life.output.read_text(errors="replace")  # killed in the middle of a character
-
-
-def live(argv, output, prepare, main, env):
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for fd in 1, 2:  # one file for both, or one would write over the other
-        os.dup2(file, fd)
-    os.environ.update(env)
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
-    if prepare:
-        prepare()
-    main(argv)
-
-
-def kill_at(name, n):
-    """kill -9 before the n-th call of a function."""
-    at_call(name, n, partial(signal.raise_signal, signal.SIGKILL)).start()
-
-
-def compile_quickly():
-    """Without inductor, which takes half a minute."""
-    compile = torch.nn.Module.compile
-    torch.nn.Module.compile = lambda model, **kwargs: compile(model, backend="aot_eager", **kwargs)

@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,14 +15,11 @@ import torch
 
 import train
 from data.results import runs
-from tests.lives import (TRAIN_STEP, argv, begin, begin_ranks, checkpoint, compile_quickly, end, kill_at, log, refusal,
-                         result, resume, run, stopped_at)
+from tests.lives import (TRAIN_STEP, argv, begin, begin_ranks, checkpoint, end, log, refusal, result, resume, stop_at,
+                         train_compiled, train_killed, train_main)
 
-ROOT = Path(train.__file__).parent
 # Where a process dies: before the n-th call of a function.
-WRITE_ROWS = "data.results.runs.write_rows"
-MOMENTS = [("torch.save", 1), ("os.replace", 2), (TRAIN_STEP, 3), ("torch.save", 1), (WRITE_ROWS, 2), ("os.replace", 5),
-           (TRAIN_STEP, 2), ("torch.save", 1)]
+MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.results.runs.write_rows", 2), ("os.replace", 5)]
 
 
 @pytest.fixture
@@ -38,9 +34,9 @@ def copied(finished, cfg):
 
 def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(finished, cfg, tmp_path):
     for name, n in MOMENTS:
-        status, said = end(begin(argv(cfg, init_from="resume"), tmp_path / "life.txt", partial(kill_at, name, n)))
+        status, said = end(begin(argv(cfg, init_from="resume"), tmp_path / "life.txt", partial(train_killed, name, n)))
         assert status == -signal.SIGKILL and "Traceback" not in said, (name, n, said)
-    assert checkpoint(cfg)["step"] == 8 and len(log(cfg)) == 3
+    assert 0 < checkpoint(cfg)["step"] < 12
     for name in "log.csv", "scores.csv":
         Path(cfg.out_dir, name).write_text("rows that were lost or changed")
     resume(cfg)
@@ -48,20 +44,16 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(
 
 
 @pytest.mark.parametrize("changes", [
-    dict(dtype="bfloat16", compile="on"), dict(dtype="float16", qk_norm=True), dict(causal=True, threads=2),
-    dict(causal=True, objective="masked"), dict(positions="untied", init="tilted"),
-    dict(mask_share=0.0, random_share=0.5, init_std=0.05, qk_std="linear", v_std="linear"),
+    dict(dtype="bfloat16", compile="on"), dict(dtype="float16", causal=True, threads=2),
+    dict(positions="untied", init="tilted", mask_share=0.0, random_share=0.5),
     dict(constraint="symmetric", constraint_weight=0.1, dropout=0, attn_dropout=0),
 ], ids=str)
-def test_every_kind_of_run_goes_on_bit_for_bit(cfg, monkeypatch, changes):
-    monkeypatch.setattr(torch.nn.Module, "compile", torch.nn.Module.compile)  # and back at the end
-    compile_quickly()
+def test_every_kind_of_run_goes_on_bit_for_bit(cfg, changes):
     whole = replace(cfg, **changes, out_dir=f"{cfg.out_dir}_whole")
     cfg = replace(cfg, **changes)
-    run(whole)
-    with stopped_at(7):
-        run(cfg)
-    resume(cfg)
+    train_compiled(argv(whole))
+    stop_at(7, cfg)
+    train_compiled(argv(cfg, init_from="resume"))
     torch.set_num_threads(1)
     assert checkpoint(cfg)["step"] == 12 and result(cfg) == result(whole)
 
@@ -72,7 +64,6 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_i
     resume(copied)  # which is at its end: its last steps come from where they came from
     assert result(copied) == result(finished) and run_json.read_text() == before
     resume(copied, max_iters=18, eval_interval=2, score_interval=6)
-    resume(copied, max_iters=18)
     assert json.loads(run_json.read_text())["lengths"] == [12, 18]
     rows = log(copied)
     assert list(rows.step) == [0, 4, 8, 12, 14, 16, 18] and rows[:4].equals(log(finished))
@@ -81,36 +72,13 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_i
         assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
 
 
-def test_without_dropout_a_run_goes_on_with_other_micro_batches(cfg):
-    cfg = replace(cfg, dropout=0.0, attn_dropout=0.0)
-    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
-    run(whole)
-    with stopped_at(7):
-        run(cfg)
-    resume(cfg, micro_batch_size=32)  # which is more than a batch has, as the default may be
-    for column in "step", "train_loss", "val_loss":
-        np.testing.assert_allclose(log(cfg)[column], log(whole)[column], atol=2e-5)
-
-
-def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_another_one(tmp_path, monkeypatch):
-    def git(*words):
-        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@b", *words], check=True)
-
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "model.py").write_text("gelu")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "1")
+def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_a_file_has_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "ROOT", tmp_path)
-    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))  # as in a hook of another repository
+    (tmp_path / "model.py").write_text("gelu")
+    for words in ["init", "-q"], ["add", "."], ["-c", "user.name=A", "-c", "user.email=a@b", "commit", "-qm", "1"]:
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
     commit = runs.find_commit()
     assert re.fullmatch("[0-9a-f]{40}", commit)
-    (tmp_path / "mine.py").write_text("")  # nothing imports it
-    assert runs.find_commit() == commit
-    monkeypatch.syspath_prepend(tmp_path)
-    __import__("mine")
-    assert runs.find_commit() == f"{commit}-dirty"
-    monkeypatch.delitem(sys.modules, "mine")
     (tmp_path / "model.py").write_text("relu")
     assert runs.find_commit() == f"{commit}-dirty"
     monkeypatch.setattr(runs, "ROOT", tmp_path / "mine")  # a copy without a repository, inside another project
@@ -124,7 +92,6 @@ def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_
     (None, dict(init_from="scratch"), "holds a run already: go on with --init_from=resume"),
     (None, dict(max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
     (None, dict(qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
-    (None, dict(dtype="bfloat16"), "is of another run: dtype = 'float32' there, 'bfloat16' here"),
     (None, dict(micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
     (None, dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
     (None, dict(device="xla"), "device = 'xla' cannot be used"),
@@ -138,17 +105,15 @@ def test_a_run_that_is_refused_ends_in_one_line(copied, spoil, changes, words):
         spoil(state)
     torch.save(state, Path(copied.out_dir, "ckpt.pt"))
     said = refusal(copied, **dict(init_from="resume") | changes)
-    assert said.startswith("train.py: ") and words in said and len(said) < 600
+    assert said.startswith("train.py: ") and words in said
     assert checkpoint(copied)["step"] == 12
 
 
-@pytest.mark.parametrize("name", ["log.csv", "scores.csv"])
-def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name):
-    path = Path(cfg.out_dir, name)
+def test_rows_in_a_folder_without_a_checkpoint_are_not_overwritten(cfg):
+    path = Path(cfg.out_dir, "log.csv")
     path.parent.mkdir()
     path.write_text("of somebody")
-    for init_from in "scratch", "resume":
-        assert f"holds a {name}, and no ckpt.pt to go on from" in refusal(cfg, init_from=init_from)
+    assert "holds a log.csv, and no ckpt.pt to go on from" in refusal(cfg, init_from="resume")
     assert path.read_text() == "of somebody"
 
 
@@ -158,9 +123,9 @@ def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name):
 def test_two_processes_that_are_killed_go_on_bit_for_bit_and_one_goes_on_from_them(finished, cfg, tmp_path):
     whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
     assert [end(life)[0] for life in begin_ranks(argv(whole), tmp_path / "whole")] == [0, 0]
-    kill = partial(kill_at, TRAIN_STEP, 6)
-    for prepare, status, step in (kill, 2 * [-signal.SIGKILL], 4), (None, [0, 0], 12):
-        lives = begin_ranks(argv(cfg, init_from="resume"), tmp_path / "cut", prepare=prepare)
+    killed = partial(train_killed, TRAIN_STEP, 6)
+    for main, status, step in (killed, 2 * [-signal.SIGKILL], 4), (train_main, [0, 0], 12):
+        lives = begin_ranks(argv(cfg, init_from="resume"), tmp_path / "cut", main=main)
         assert [end(life)[0] for life in lives] == status and checkpoint(cfg)["step"] == step
     assert result(cfg) == result(whole)
     resume(cfg, max_iters=14)  # with one process
@@ -168,29 +133,10 @@ def test_two_processes_that_are_killed_go_on_bit_for_bit_and_one_goes_on_from_th
         np.testing.assert_allclose(log(cfg)[column][:4], log(finished)[column], atol=2e-5)
 
 
-def test_torchrun_starts_eight_processes_of_the_papers_config(cfg):
-    """The paper's batch of 256 sequences and 12 layers, which are narrow and short here. One update is all warm-up."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=8", "train.py"]
-    small = ["--n_embd=24", "--block_size=16", "--max_iters=1", "--eval_iters=1", "--threads=1", "--device=cpu",
-             "--compile=off", f"--data_dir={cfg.data_dir}", f"--out_dir={cfg.out_dir}"]
-    done = subprocess.run([*torchrun, "config/bert_symm.py", *small], cwd=ROOT, capture_output=True, text=True,
-                          timeout=300)
-    assert done.returncode == 0 and "on 8 x cpu" in done.stdout, done.stderr
-    assert list(log(cfg).tokens) == [0, 256 * 16] and log(cfg).learning_rate[1] == pytest.approx(5e-5)
-    config = checkpoint(cfg)["config"]
-    assert (config["n_layer"], config["batch_size"], config["init"]) == (12, 256, "symmetric")
-
-
-@pytest.mark.parametrize("changes, words", [
-    (dict(learning_rate=0.03, seed=9), "the processes of this run differ in learning_rate, seed"),
-    (dict(init_from="resume", out_dir="other"), "the processes of this run differ in step")])
-def test_processes_that_are_not_of_one_run_do_not_begin(cfg, tmp_path, monkeypatch, changes, words):
-    monkeypatch.chdir(tmp_path)
-    if "init_from" in changes:
-        run(cfg, max_iters=2)
-    lives = begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rank", argv(cfg, **changes))
+def test_processes_that_are_not_of_one_run_do_not_begin(cfg, tmp_path):
+    lives = begin_ranks(argv(cfg), tmp_path / "rank", argv(cfg, learning_rate=0.03, seed=9))
     for status, said in map(end, lives):
-        assert status == 1 and words in said
+        assert status == 1 and "the processes of this run differ in learning_rate, seed" in said
 
 
 # ---- numbers that are lost ---------------------------------------------------------------------------------------
@@ -200,7 +146,6 @@ def test_processes_that_are_not_of_one_run_do_not_begin(cfg, tmp_path, monkeypat
     (torch.inf, 7, dict(dtype="float16", max_iters=100, eval_interval=50), "float16 gradients overflow", 0),
     (torch.nan, 6, dict(), "step 8: the loss is nan", 4),
     (torch.nan, 7, dict(score_interval=50, eval_interval=50, max_iters=40), "step 10: the loss is nan", 0),
-    (torch.nan, 7, dict(), "step 8: weights are no longer finite", 4),  # the loss of step 8 is that before its update
     (torch.nan, 7, dict(), "step 8: the validation loss is nan", 4)])
 def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch, value, first, changes, words, kept):
     train_step = train.Trainer.train_step
@@ -211,15 +156,11 @@ def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch
         hook.remove()
 
     monkeypatch.setattr(train.Trainer, "train_step", spoiled_step)
-    if "weights" in words:  # those of no batch do not show in a loss
-        monkeypatch.setattr(train.Trainer, "evaluate", lambda trainer: 1.0)
     said = refusal(cfg, **changes)
     assert words in said and f"{cfg.out_dir}/ckpt.pt" in said
     assert checkpoint(cfg)["step"] == kept
 
 
-@pytest.mark.parametrize("changes", [
-    dict(init="symmetric", constraint="skew", constraint_weight=0.1), dict(qk_std=1e30),
-    dict(init="tilted", n_head=16)])  # of one dimension each, which has no skew part
-def test_a_start_that_is_no_number_ends_the_run_too(cfg, changes):
-    assert re.search("step .: the .*loss is nan: choose .* another start", refusal(cfg, **changes))
+def test_a_start_that_is_no_number_ends_the_run_too(cfg):
+    said = refusal(cfg, init="symmetric", constraint="skew", constraint_weight=0.1)  # |M|^2 / |M_n|^2 = 1 / 0
+    assert re.search("step .: the .*loss is nan: choose .* another start", said)

@@ -1,11 +1,12 @@
 """
 The files of a run of train.py. Each is complete, or not there; records.py reads the first three for comparisons.
 
-    log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
+    log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before,
+                 learning_rate that of the last step, and tokens_per_s without evaluations and checkpoints
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
     run.json     its configuration, its token files, all max_iters that it has had, and where its last steps come from
     ckpt.pt      what resuming needs, and the rows of both CSV files, written at every evaluation
-    run.png      losses and scores over the steps, drawn at the end
+    run.png      losses and scores over the steps
     .lock        empty; the process that writes the run holds a lock on it
 
     model, cfg, meta = open_run("out/tiny")
@@ -13,14 +14,12 @@ The files of a run of train.py. Each is complete, or not there; records.py reads
 
 import csv
 import io
-import os
 import subprocess
-import sys
 from dataclasses import asdict
-from math import isnan, nan
+from math import isnan
 from pathlib import Path
+from shutil import which
 from statistics import median
-from typing import NamedTuple
 
 import torch
 
@@ -32,7 +31,6 @@ from data.names import fixed
 from data.tokens import TOKENIZERS
 from model import Transformer
 
-GONE = {"optimizer": "adamw", "keep": 0}  # keys of older runs, with the values that mean what the code does now
 DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
 
 
@@ -47,17 +45,6 @@ def require(condition, message):
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
-
-
-class LogRow(NamedTuple):
-    """A row of log.csv, in numbers. At step 0 three of them are nan, and their cells are empty."""
-
-    step: int
-    tokens: int
-    train_loss: float = nan  # [nats/token], mean since the row before
-    val_loss: float = nan  # [nats/token]
-    learning_rate: float = nan  # of the last step
-    tokens_per_s: float = nan  # without the time of evaluations and checkpoints
 
 
 def score_rows(step, matrix, n_heads, new, previous, scores):
@@ -114,42 +101,35 @@ def cell(name, value):
     return "" if isnan(value) else format(value, DIGITS_OF.get(name, ".6f"))
 
 
-def log_line(row, max_iters, symmetries, share=None):
+def log_line(row, max_iters, symmetries, share):
     """
-    Returns a LogRow as it is shown, in 150 characters at most, with the symmetry of each layer: above six layers the
-    lowest, the median and the highest. share: of the operations that the card could do, if that is known.
+    Returns a row of log.csv as it is shown, with the symmetry of each layer: above six layers the lowest, the median
+    and the highest. share: of the operations that the card could do, nan if that is not known.
     """
     shown = " ".join(fixed(symmetry, 2) for symmetry in symmetries)
     if len(symmetries) > 6:
         low, middle, high = [fixed(f(symmetries), 2) for f in (min, median, max)]
         shown = f"{low} to {high}, median {middle}"
-    words = [f"step {row.step:,}/{max_iters:,}: val_loss {row.val_loss:.4f}"]
-    if row.step > 0:
-        words += [f"train_loss {row.train_loss:.4f}", f"{row.tokens_per_s:,.0f} tokens/s"]
-    if share is not None:
-        words.append(f"{share:.0%} of the card")
+    words = [f"step {row['step']:,}/{max_iters:,}: val_loss {row['val_loss']:.4f}"]
+    if row["step"] > 0:
+        words += [f"train_loss {row['train_loss']:.4f}", f"{row['tokens_per_s']:,.0f} tokens/s"]
+    if not isnan(share):
+        words.append(f"about {share:.0%} of the card")
     return ", ".join([*words, f"symmetry {shown}"])
 
 
 def table_of_ends(run):
     """Returns the first and the last scores of every layer of a Record, and its last loss, as a text."""
-    scores = [score for score in ("symmetry", "heads", "directionality") if len(run.curve(f"{score}_0"))]
+    scores = ["symmetry", "heads", "directionality", "positions"]
+    scores = [score for score in scores if len(run.curve(f"{score}_0"))]
     lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
-    layers = range(run.layers("symmetry").shape[1])  # with scores: a fork may pass through one block several times
-    for layer in layers:
-        lines.append(f"{layer:5}" + "".join(start_and_end(run, score, layer) for score in scores))
-    if len(run.curve("positions")):
-        lines.append(f"positions' own matrix (random ones like it: {run.last('positions_chance'):.2f}; single heads: "
-                     f"{run.last('positions_heads'):.2f})")
-        for layer in layers:
-            lines.append(f"{layer:5}" + start_and_end(run, "positions", layer, width=len("symmetry")))
+    for layer in range(run.layers("symmetry").shape[1]):
+        line = f"{layer:5}"
+        for score in scores:
+            curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
+            line += " " * (len(score) + 1) + f"{fixed(curve[0], 2):>8}{fixed(curve[-1], 2):>8}"
+        lines.append(line)
     return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
-
-
-def start_and_end(run, score, layer, width=None):
-    """Returns the first and the last score of a layer, below a heading of so many letters (of the score)."""
-    curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
-    return " " * ((width or len(score)) + 1) + f"{fixed(curve[0], 2):>8}{fixed(curve[-1], 2):>8}"
 
 
 # ---- what a run is, and where it comes from ----------------------------------------------------------------------
@@ -165,31 +145,16 @@ def identity(described):
     config = vars(TrainConfig()) | described["config"]  # a newer key has its default
     free = HOW | {"data_dir"}
     if config["dropout"] or config["attn_dropout"]:  # each micro-batch has random numbers of its own
-        free -= {"micro_batch_size"}
+        free.remove("micro_batch_size")
     return {key: value for key, value in config.items() if key not in free} | dict(corpus=described["data"]["sha256"])
 
 
 def find_commit():
-    """
-    Returns the commit of this project's own repository, with -dirty if its code is another one, or "no repository".
-
-    Code is another one if a file of the commit has changed, or if a Python file that it lacks was imported.
-    """
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}  # of another repository
-
-    def git(*words):
-        return subprocess.run(["git", *words], cwd=ROOT, env=clean, capture_output=True, text=True).stdout.strip()
-
-    try:
-        if git("rev-parse", "--show-toplevel") != str(ROOT):  # it is a folder inside another project
-            return "no repository"
-        commit = git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-        new = {str(ROOT / name) for name in git("ls-files", "--others", "--exclude-standard", "*.py").splitlines()}
-    except OSError:  # git is not installed
+    """Returns the commit of this clone, with -dirty if a file of it has changed, or that there is none."""
+    if not (ROOT / ".git").exists() or not which("git"):  # a copy, which may lie in another repository
         return "no repository"
-    imported = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    is_dirty = commit.endswith("-dirty") or not new & imported
-    return commit if is_dirty else f"{commit}-dirty"
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 # ---- writing and reading a run -----------------------------------------------------------------------------------
@@ -226,9 +191,8 @@ def checkpoint_to_resume(folder, about, device):
     """
     path = folder / "ckpt.pt"
     if not path.exists():
-        for name in "log.csv", "scores.csv":
-            require(not (folder / name).exists(), f"{folder} holds a {name}, and no ckpt.pt to go on from: set "
-                    "--out_dir, or move the folder away")
+        require(not (folder / "log.csv").exists(), f"{folder} holds a log.csv, and no ckpt.pt to go on from: set "
+                "--out_dir, or move the folder away")
         return None
     require(about["config"]["init_from"] == "resume",
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
@@ -248,8 +212,7 @@ def open_run(folder):
     path = Path(folder, "ckpt.pt")
     require(path.exists(), f"{folder} holds no ckpt.pt: it is no run of train.py")
     state = torch.load(path, map_location="cpu", weights_only=True)
-    config = {key: value for key, value in state["config"].items() if (key, value) not in GONE.items()}
-    cfg = TrainConfig(**config)  # a newer key has its default
+    cfg = TrainConfig(**state["config"])  # a newer key has its default
     meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
     model = Transformer(cfg.of_model(meta["vocab_size"])).eval()
     model.load_state_dict(state["model"])
