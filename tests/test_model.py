@@ -36,12 +36,6 @@ def test_a_new_model_is_drawn_as_a_new_bert_of_transformers_or_with_the_standard
             assert std == pytest.approx(expected, rel=0.05) and p.abs().max() > 3 * std, name
 
 
-def test_a_model_has_the_defaults_of_a_new_bert_of_transformers():
-    cfg, bert = ModelConfig(61, 16, 2, 4, 128), BertConfig()
-    assert (cfg.dropout, cfg.attn_dropout) == (bert.hidden_dropout_prob, bert.attention_probs_dropout_prob)
-    assert (cfg.causal, cfg.qk_norm, cfg.positions) == (bert.is_decoder, False, "learned")
-
-
 def turned_by_llama(q, k, n_head):
     """Queries and keys (T, C) with the rotary positions that transformers gives LLaMA's."""
     config = LlamaConfig(hidden_size=q.shape[1], num_attention_heads=n_head)
@@ -85,23 +79,6 @@ def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, ca
 
 
 @pytest.mark.bert_block
-def test_rotary_logits_of_equal_tokens_depend_on_their_distance_alone_also_if_the_norm_has_a_gain(monkeypatch):
-    """As a fork's may have, and Qwen3's has. Turned before the norm, they would depend on where the tokens are."""
-    gain, norm = torch.rand(8) + 0.5, F.rms_norm
-    monkeypatch.setattr(F, "rms_norm", lambda x, shape: norm(x, shape) * gain)
-    logits = []
-    attention = lambda q, k, v, **_: logits.append(q @ k.mT) or v
-    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
-    model = noisy(Transformer(ModelConfig(**CFG, positions="rotary", qk_norm=True)))
-    model.blocks[0].attn(torch.randn(1, 1, 32).expand(1, 16, 32))  # the same token everywhere
-    by_distance = logits[0][0, 0]  # (T, T) of a head
-    for distance in range(-15, 16):
-        diagonal = by_distance.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=1e-4)
-    assert by_distance[0].std() > 0.1
-
-
-@pytest.mark.bert_block
 @either
 def test_every_layer_sees_the_same_untied_positions_normalised_from_the_first_on(causal):
     model, seen = noisy(Transformer(ModelConfig(**CFG, positions="untied", causal=causal))), []
@@ -110,15 +87,6 @@ def test_every_layer_sees_the_same_untied_positions_normalised_from_the_first_on
     model(torch.randint(60, (2, 12)))  # fewer tokens than there are positions
     expected = F.layer_norm(model.pos_emb.weight, (32,), model.ln_pos.weight, model.ln_pos.bias, 1e-12)[:12]
     assert len(seen) == 2 and all(torch.allclose(p, expected, atol=1e-6) for p in seen)
-
-
-@pytest.mark.parametrize("positions", ["rotary", "untied"])
-def test_with_such_positions_the_input_of_the_first_layer_does_not_tell_a_position(positions):
-    """So W_qk of that layer compares contents alone."""
-    model, seen = noisy(Transformer(ModelConfig(**CFG, positions=positions))), []
-    model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    model(torch.full((1, 16), 7))  # the same token everywhere
-    assert len(seen[0][0].unique(dim=0)) == 1
 
 
 @either
