@@ -85,9 +85,8 @@ def find_place(cfg):
     return Place(dist.get_rank(), dist.get_world_size(), device), cfg
 
 
-def find_device(wanted, local_rank):
+def find_device(name, local_rank):
     """Returns the device of this name; auto: an accelerator or the CPU. Raises ConfigError if it cannot be used."""
-    name = wanted
     if name == "auto":
         name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     if name == "cuda":  # without a number all processes of this node would use its first GPU
@@ -96,7 +95,7 @@ def find_device(wanted, local_rank):
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
     except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
-        raise ConfigError(f"device = {wanted!r} cannot be used: {str(e).splitlines()[0]:.200}")
+        raise ConfigError(f"device = {name!r} cannot be used: {str(e).splitlines()[0]:.200}")
     return device
 
 
