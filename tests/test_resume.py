@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import train
+from config import ROOT
 from data.results import runs
 from tests.lives import (TRAIN_STEP, argv, begin, begin_ranks, checkpoint, end, log, refusal, result, resume, stop_at,
                          train_compiled, train_killed, train_main)
@@ -72,13 +74,25 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_i
         assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
 
 
-def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_a_file_has_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
+def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_another_one(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@b", *words], check=True)
+
+    (tmp_path / "mine").mkdir()
     (tmp_path / "model.py").write_text("gelu")
-    for words in ["init", "-q"], ["add", "."], ["-c", "user.name=A", "-c", "user.email=a@b", "commit", "-qm", "1"]:
-        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "1")
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))  # as in a hook of another repository
     commit = runs.find_commit()
     assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "mine.py").write_text("")  # nothing imports it
+    assert runs.find_commit() == commit
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("mine")
+    assert runs.find_commit() == f"{commit}-dirty"
+    monkeypatch.delitem(sys.modules, "mine")
     (tmp_path / "model.py").write_text("relu")
     assert runs.find_commit() == f"{commit}-dirty"
     monkeypatch.setattr(runs, "ROOT", tmp_path / "mine")  # a copy without a repository, inside another project

@@ -14,11 +14,12 @@ The files of a run of train.py. Each is complete, or not there; records.py reads
 
 import csv
 import io
+import os
 import subprocess
+import sys
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
-from shutil import which
 from statistics import median
 
 import torch
@@ -150,11 +151,26 @@ def identity(described):
 
 
 def find_commit():
-    """Returns the commit of this clone, with -dirty if a file of it has changed, or that there is none."""
-    if not (ROOT / ".git").exists() or not which("git"):  # a copy, which may lie in another repository
+    """
+    Returns the commit of this project's own repository, with -dirty if its code is another one, or "no repository".
+
+    Code is another one if a file of the commit has changed, or if a Python file that it lacks was imported.
+    """
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}  # of another repository
+
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, env=clean, capture_output=True, text=True).stdout.strip()
+
+    try:
+        if git("rev-parse", "--show-toplevel") != str(ROOT):  # it is a folder inside another project
+            return "no repository"
+        commit = git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        new = {str(ROOT / name) for name in git("ls-files", "--others", "--exclude-standard", "*.py").splitlines()}
+    except OSError:  # git is not installed
         return "no repository"
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    imported = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    is_dirty = commit.endswith("-dirty") or not new & imported
+    return commit if is_dirty else f"{commit}-dirty"
 
 
 # ---- writing and reading a run -----------------------------------------------------------------------------------
