@@ -199,12 +199,11 @@ def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path):
 
 @pytest.mark.parametrize("argv, words", [
     ("a-1 b-1 --baseline c", "no arm is called c: there are a, b"),
-    ("a-1 b-1 --measure symetry", "no run has symetry: there are loss, chance, chance_0,"),
+    ("a-1 --measure symetry", "no run has symetry: there are loss, chance, chance_0,"),
     ("a-1 c.csv", "two runs called a have the seed 1"),
     ("other/a-2 c.csv", "two runs called a differ in of_a_fork"),
     ("a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     ("a-1 --csv notes.text", "notes.text is no comparison"),
-    ("nowhere", "there is no file or folder nowhere"),
     (".", "holds no run of train.py"),
     ("cut-1", "scores.csv ends at step 400, and log.csv at step 1000"),
 ])
@@ -321,11 +320,8 @@ def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_pat
 
 
 def test_a_picture_of_several_tasks_has_no_losses_and_says_so(tmp_path, drawn):
-    folders = [write_run(tmp_path / f"{name}-{seed}", np.where(STEPS == 500, 90, FALL), seed, causal=causal)
-               for name, causal in (("a", False), ("b", True)) for seed in (1, 2)]
-    assert not run(*folders, "--plot", tmp_path / "p.png") and not run(*folders[:2], "--plot", tmp_path / "p.png")
+    folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", causal=True)]
+    assert not run(*folders, "--plot", tmp_path / "p.png")
     titles = [axis.get_title(loc="left") for axis in drawn[0].axes]
     assert titles == ["symmetry of $W_{qk}$", "directionality of $W_{qk}$", "symmetry of single heads"]
     assert "losses are not drawn" in drawn[0].legends[0].get_title().get_text()
-    low, high = drawn[1].axes[0].get_ylim()
-    assert low == pytest.approx(1.9) and 2.9 <= high < 3.1  # one that rises far and falls again is cut off
