@@ -136,7 +136,8 @@ def beside_fused(name):
     return named(FUSED["qkv"], stacked(Q, K, V)) | {f"h.1.attn.{name}": torch.ones(3)}
 
 
-GROWN = named(WORDS["q"], [torch.ones(20, C), torch.ones(40, C)]) | named(WORDS["k"], [torch.ones(10, C), torch.ones(20, C)])
+GROWN = named(WORDS["q"], [torch.ones(20, C), torch.ones(40, C)])
+GROWN |= named(WORDS["k"], [torch.ones(10, C), torch.ones(20, C)])
 STEPS = dict(qkv="depformer.layers.{i}.self_attn.in_proj_weight", heads=4)
 REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (separate(), dict(k=WORDS["q"]), None, "cannot be both q and k: .* order qk"),
@@ -155,6 +156,9 @@ REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
         "wq.lora_A.weight", "wk.lora_B.default.weight", "wq_lora.down.weight", "lora_q_a", "q_a", "adapter_q.a",
         "wq.normal_.weight", "wk.mask", "q_ln_lora.a", "q_rotation", "relation_q.weight", "q_mask", "k_scale",
         "wk.weight_scale", "wq.scales", "wq.rope_adapter.weight")],
+    (named("a.{i}.theta", Q.flatten(1, 2)) | named("a.{i}.phi", K.flatten(1, 2)) | {"a.1.theta_x": torch.ones(3)},
+     dict(q="a.{i}.theta", k="a.{i}.phi"), None, "a.1.theta_x .*may change it"),
+    (head_by_head() | {"b.1.heads.2.adapter": torch.ones(3)}, HEADS, None, "may change it"),
     *[(beside_fused(name), FUSED, None, "may change it") for name in (
         "attn_conv.weight", "qkv_dwconv.weight", "normal.weight", "mask_adapter.weight", "ln_lora.a", "conv.weight",
         "attn.lora_A.weight", "delta", "k_scale", "bias_adapter", "per_dim_scale")],
@@ -214,7 +218,7 @@ class Attention(torch.nn.Module):
      "parametrizations.weight.original"),
     (parametrizations.weight_norm, "parametrizations.weight.original1"),
     (parametrizations.spectral_norm, "parametrizations.weight.original"),
-    (torch.nn.utils.weight_norm, "weight_v"), (lambda linear: prune.l1_unstructured(linear, "weight", 3), "weight_orig")])
+    (lambda linear: prune.l1_unstructured(linear, "weight", 3), "weight_orig")])
 def test_a_parametrization_in_memory_is_refused_by_any_name(change, end):
     module = torch.nn.ModuleDict({"b": torch.nn.ModuleList([Attention(), Attention()])})
     assert len(heads_of(module, WORDS)[0]) == 2

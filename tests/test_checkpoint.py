@@ -361,8 +361,8 @@ def test_a_piece_is_known_by_what_lies_beside_it(tmp_path, paths):
 
 
 @pytest.mark.parametrize("path", [
-    "llama-rank16-merged llama-rank8-merged", "best-of-3", "part2 part1", "mp_rank_01", "rank_0.pt", "step_1.pt step_2.pt",
-    "consolidated.00.pth"])
+    "llama-rank16-merged llama-rank8-merged", "best-of-3", "part2 part1", "mp_rank_01", "rank_0.pt",
+    "step_1.pt step_2.pt", "consolidated.00.pth"])
 def test_a_whole_model_is_read_whatever_it_is_called(tmp_path, path):
     names = path.split()
     for name in names:

@@ -51,7 +51,8 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
         ["its audio_tower is left out", "its audio has no queries and keys here"])
        for kind, path in (("gemma3n", "conformer.{i}.attention.attn"), ("gemma4", "layers.{i}.self_attn"))},
     "cross-attention in a layer is another one's": (
-        LLAMA, llama() | qk("model.layers.{i}.cross_attn") | qk("model.layers.{i}.encoder_attn"), {"": (True, 2, 4, 4)}),
+        LLAMA, llama() | qk("model.layers.{i}.cross_attn") | qk("model.layers.{i}.encoder_attn"),
+        {"": (True, 2, 4, 4)}),
     "EXAONE has other names in memory": (dict(LLAMA, model_type="exaone"), llama(), {"": (True, 2, 4, 4)}),
     "CLIP's parts may name no model_type, and vision_config_dict of early files replaces vision_config": (
         CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768))
@@ -154,7 +155,8 @@ CHANGED_CONFIGS = [  # in that of Llama
     (dict(num_key_value_heads=2), "do not fit"),
     (dict(num_attention_heads="4"), "num_attention_heads is '4', expected int"),
     (dict(layer_types=[[1], None]), "cannot be read"),
-    *[(dict(quantization_config={"quant_method": method}, num_hidden_layers=3), f"quantised weights .{method}.: .*{end}")
+    *[(dict(quantization_config={"quant_method": method}, num_hidden_layers=3),
+       f"quantised weights .{method}.: .*{end}")
       for method, end in (("hqq", ""), ("exl3", ""), ("fp8", "FP8: multiply the weights by their scales first"))],
     *[({key: -1}, "is -1, expected") for key in ("num_attention_heads", "num_key_value_heads")],
     *[({key: 10**9}, "is 1000000000, expected") for key in ("num_hidden_layers", "num_nextn_predict_layers")],
@@ -166,11 +168,13 @@ CHANGED_TENSORS = [  # of Llama
     *[(llama() | llama(prefix=prefix), "and as many under each of") for prefix in (
         "teacher.", "cross.", "cross_encoder.", "a.resampler.", "model.mask_decoder.", "vqmodel.", "mit.", "0.head.")],
     *[(llama() | qk(f"cross_encoder.{path}.{{i}}.attn", weights=weights), "no known place for cross_encoder")
-      for path in ("layers", "blocks") for weights in ("query key", "to_q to_k", "qkv", "Wq Wk", "linear_q linear_k",
-                                                       "in_proj", "c_attn", "wqkv", "query_key_value", "q_proj.x k_proj.x")],
+      for path in ("layers", "blocks") for weights in (
+          "query key", "to_q to_k", "qkv", "Wq Wk", "linear_q linear_k", "in_proj", "c_attn", "wqkv", "query_key_value",
+          "q_proj.x k_proj.x")],
     (LLAMA_AND_MORE, "and as many under each of"),
     (llama() | {Q_PROJ: (32, 32)}, "have the same number"),
-    *[({name.replace("q_proj", f"q_proj.{wrapped}"): shape for name, shape in llama().items()}, "q_proj of layer 0, 1 miss")
+    *[({name.replace("q_proj", f"q_proj.{wrapped}"): shape for name, shape in llama().items()},
+       "q_proj of layer 0, 1 missing")
       for wrapped in ("base_layer", "parametrizations")],
     (llama() | qk("model.layers.0.other", [0]), "no known place for model.layers.0.other"),
     (llama() | {"model.layers.0._flat_param": (5000,)}, "is a piece of the weights"),  # FSDP1
@@ -182,8 +186,8 @@ CHANGED_TENSORS = [  # of Llama
       for part in ("SCB", "qweight", "weight_packed", "codes", "biases", "W_q", "B", "q_weight", "trellis", "Qidxs",
                    "weight.absmax", "weight._data", "dense_weights", "weight_scale_inv", "input_scale")],
     *[(llama() | {f"model.layers.0.self_attn.{name}": (8, 32)}, "may change it")
-      for name in ("lora_q_a", "q_a", "adapter_q.a", "delta.weight", "q_proj_lora.up.weight", "normal.weight", "k_scale",
-                   "mask_adapter.weight", "per_dim_scale", "conv.weight", "q_norm.lora_A", "q_rotation", "relation_q")],
+      for name in ("lora_q_a", "q_a", "adapter_q.a", "delta.weight", "q_proj_lora.up.weight", "normal.weight",
+                   "k_scale", "mask_adapter.weight", "per_dim_scale", "conv.weight", "q_norm.lora_A", "q_rotation", "relation_q")],
     *[(llama() | {f"{Q_PROJ}{beside}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload.*prune.*remove_param")
       for beside in (".lora_A.default.weight", ".base_layer.weight", "_lora.down.weight", ".weight_orig",
                      ".weight_mask", ".parametrizations.weight.original0", ".norm.weight")],

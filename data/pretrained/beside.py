@@ -16,8 +16,8 @@ OUTPUTS = set("""
 # Whole names, without ".weight", ".bias" and numbers: norms of queries, keys and inputs, positions, masks, biases.
 HARMLESS = set("""
     q_norm k_norm v_norm q_layernorm k_layernorm query_layernorm key_layernorm query_norm key_norm q_ln k_ln
-    norm_q norm_k ln_q ln_k qk_norm q_a_layernorm kv_a_layernorm q_layernorm.norms k_layernorm.norms q_a_norm kv_a_norm kv_norm
-    LayerNorm layer_norm layernorm norm attn_sub_norm inner_attn_ln sub_norm
+    norm_q norm_k ln_q ln_k qk_norm q_a_layernorm kv_a_layernorm q_layernorm.norms k_layernorm.norms q_a_norm kv_a_norm
+    kv_norm LayerNorm layer_norm layernorm norm attn_sub_norm inner_attn_ln sub_norm
     rotary_emb.inv_freq rotary_emb.original_inv_freq rotary_emb.freqs rope.inv_freq rotary_pos_emb.inv_freq inv_freq
     rotary_emb.cos_cached rotary_emb.sin_cached rel_pos_h rel_pos_w rel_pos_bias rel_pos_emb relative_pos_embeddings
     relative_position_bias_table relative_position_index relative_position_bias.relative_position_bias_table
@@ -79,16 +79,24 @@ def refuse_changed(layers, names, others):
     for name in names:
         for dot in [-1, *(match.start() for match in re.finditer(r"\.", name))]:
             block, rest = name[: max(dot, 0)], name[dot + 1 :]
-            if block in around and not (around[block] and not QK_WORD.search(rest.partition(".")[0])):
+            words = words_of.get(block, ())
+            if block in around and (not around[block] or is_called_after(rest, words)):
                 inside.add(name)
-                is_harmless = name in own or is_of(rest, others) or changes_nothing(rest, words_of.get(block, ()))
+                is_harmless = name in own or is_of(rest, others) or changes_nothing(rest, words)
                 require(is_harmless, f"{name} {CHANGED}")
     return inside
 
 
 def is_layer(block):
     """Returns whether a module is a whole layer, or the whole model, which holds other things than attention, too."""
-    return not block or block.rpartition(".")[2].isdigit()
+    numbers = [part for part in block.split(".") if part.isdigit()]
+    return not block or (len(numbers) == 1 and block.endswith(numbers[0]))
+
+
+def is_called_after(rest, words):
+    """Returns whether a module or tensor, by the first part of its name, is called after queries or keys."""
+    first = rest.partition(".")[0]
+    return QK_WORD.search(first) is not None or any(first.startswith(word.partition(".")[0]) for word in words)
 
 
 def changes_nothing(rest, words):
