@@ -187,7 +187,8 @@ CHANGED_TENSORS = [  # of Llama
                    "weight.absmax", "weight._data", "dense_weights", "weight_scale_inv", "input_scale")],
     *[(llama() | {f"model.layers.0.self_attn.{name}": (8, 32)}, "may change it")
       for name in ("lora_q_a", "q_a", "adapter_q.a", "delta.weight", "q_proj_lora.up.weight", "normal.weight",
-                   "k_scale", "mask_adapter.weight", "per_dim_scale", "conv.weight", "q_norm.lora_A", "q_rotation", "relation_q")],
+                   "k_scale", "mask_adapter.weight", "per_dim_scale", "conv.weight", "q_norm.lora_A",
+                   "q_rotation", "relation_q")],
     *[(llama() | {f"{Q_PROJ}{beside}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload.*prune.*remove_param")
       for beside in (".lora_A.default.weight", ".base_layer.weight", "_lora.down.weight", ".weight_orig",
                      ".weight_mask", ".parametrizations.weight.original0", ".norm.weight")],
