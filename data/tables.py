@@ -30,6 +30,8 @@ def read_rows(path):
         csv.field_size_limit(2**31 - 1)  # characters of a cell
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, strict=True)
+            if len(set(rows.fieldnames or [])) < len(rows.fieldnames or []):  # the last one would win
+                raise DataError(f"{path}: two columns have one name")
             for row in rows:
                 if None in row or None in row.values():  # a cell more than there are names, or one less
                     raise DataError(f"{path}, line {rows.line_num}: too many cells or too few: put text that holds "
