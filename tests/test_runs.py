@@ -156,6 +156,11 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     assert expected.items() <= rows[67].items()
 
 
+def test_a_difference_of_a_ten_thousandth_is_shown():
+    tiny = dict(n_pairs=7, difference=-0.0001, interval=(-0.00012, -0.00008))
+    assert comparison.difference_cell(tiny) == "-0.00010 [-0.00012, -0.00008]"
+
+
 def test_only_pairs_of_one_seed_are_compared_and_a_file_names_every_version_that_made_an_arm(tmp_path):
     folders = [write_run(tmp_path / f"a-{seed}", FALL + seed / 10, seed, commit=f"c{seed}") for seed in (1, 2)]
     folders += [write_run(tmp_path / f"b-{seed}", FALL + seed, seed, init="skew") for seed in (2, 3)]

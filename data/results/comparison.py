@@ -207,5 +207,6 @@ def difference_cell(found):
     """Returns a difference, with its interval if there are pairs enough."""
     if found["n_pairs"] == 0:
         return "no pairs"
-    difference, low, high = [fixed(number, 3, "+") for number in (found["difference"], *found["interval"])]
+    digits = 3 if abs(found["difference"]) >= 0.0005 else 5  # a small difference is not none
+    difference, low, high = [fixed(number, digits, "+") for number in (found["difference"], *found["interval"])]
     return f"{difference} [{low}, {high}]" if found["n_pairs"] >= MIN_PAIRS else difference
