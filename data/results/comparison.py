@@ -207,6 +207,6 @@ def difference_cell(found):
     """Returns a difference, with its interval if there are pairs enough."""
     if found["n_pairs"] == 0:
         return "no pairs"
-    digits = 3 if abs(found["difference"]) >= 0.0005 else 5  # a small difference is not none
+    digits = 5 if 1e-6 < abs(found["difference"]) < 0.0005 else 3  # a small difference is not none
     difference, low, high = [fixed(number, digits, "+") for number in (found["difference"], *found["interval"])]
     return f"{difference} [{low}, {high}]" if found["n_pairs"] >= MIN_PAIRS else difference
