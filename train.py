@@ -33,9 +33,9 @@ import init
 from config import ConfigError
 from config.processes import PEAKS, device_name, find_place, leave_processes
 from data.atomic import locked
-from data.batches import Loader, open_corpus, split_batch, torch_seed
 from data import samples
-from data.results import curves, records, runs
+from data.batches import Loader, open_corpus, split_batch, torch_seed
+from data.results import runs
 from data.tokens import DataError
 from model import Transformer
 
@@ -215,6 +215,8 @@ class Trainer:
 
     def draw(self):
         """Draws run.png from the rows so far, and returns them, a Record."""
+        from data.results import curves, records  # and matplotlib and pandas, which no step needs
+
         record = records.read_run(self.out)
         curves.plot_run(record, self.out / "run.png")
         self.drawn_at = time.perf_counter()
