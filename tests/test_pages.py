@@ -63,7 +63,7 @@ NOT_HERE = {  # how a line begins: why it is not run here
     "pip install": ".ci/run installs", "pytest": "it is this very program",
     "python analyze.py --hf bert-base": "from the Hub", "python analyze.py --hf llama3-8b": "the same",
     "python data/wikipedia/prepare.py": "the same", "python train.py config/bert_mini.py": "it needs its corpus",
-    "for name in bert": "the same, and eight GPUs", "python -m data.pretrained.published": "test_published.py does it",
+    "torchrun": "the same, and eight GPUs", "python -m data.pretrained.published": "test_published.py does it",
     "python tests/exercises/micro.py": "test_exercises.py does it", "python -m config.plan": "test_planned.py does it",
     "python analyze.py --runs out/plans": "its runs take an hour"}
 PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main,
