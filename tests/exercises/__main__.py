@@ -1,11 +1,10 @@
 """
-Checks the four steps, or those that are named: python -m tests.exercises 2 3
+Checks the four steps of steps.py, or those that are named: python -m tests.exercises 2 3
 
 It prints a line for each: what it shows, or what is missing or wrong. Exit status: 0 if all of these are done, else 1.
 """
 
 import sys
-from contextlib import contextmanager
 from functools import partial
 from unittest import mock
 
@@ -13,17 +12,13 @@ import numpy as np
 import torch
 
 import analyze
+from tests.exercises import micro, steps
+
+close = partial(np.allclose, atol=1e-7)
 
 
 class NotYet(Exception):
     """What is missing or wrong in an answer, in one line."""
-
-
-def answer(step, name, *given):
-    """What the function of this name returns."""
-    found = getattr(step, name)(*given)
-    expect(found is not None, f"{name}(...) returns nothing.")
-    return found
 
 
 def expect(is_right, otherwise):
@@ -31,8 +26,11 @@ def expect(is_right, otherwise):
         raise NotYet(otherwise)
 
 
-def close(a, b):
-    return torch.allclose(torch.as_tensor(a).double(), torch.as_tensor(b).double(), atol=1e-7)
+def answer(name, *given):
+    """What the student's function of this name returns."""
+    found = getattr(steps, name)(*given)
+    expect(found is not None, f"{name}(...) returns nothing.")
+    return found
 
 
 def compare(found, expected, mistakes, otherwise):
@@ -42,36 +40,29 @@ def compare(found, expected, mistakes, otherwise):
     expect(close(found, expected), otherwise)
 
 
-# Files that a class changes are imported when they are checked, so that a mistake in one does not stop all checks.
-
-
 def step_1():
-    from tests.exercises import step_1_symmetry as step
-
     m = torch.randn(50, 50, dtype=torch.float64)
-    s, n = answer(step, "parts", m)
+    s, n = answer("parts", m)
     expect(close(s, s.T) and close(n, -n.T) and close(s + n, m), "S = S^T, N = -N^T and S + N = M must all be true.")
     for wanted in 1, 0.9, 0.3, 0, -0.5, -1:
-        found = analyze.symmetry(answer(step, "with_symmetry", wanted).double())
+        found = analyze.symmetry(answer("with_symmetry", wanted).double())
         expect(abs(found - wanted) < 1e-4, f"with_symmetry({wanted}) has a symmetry of {found:.3f}. The size of a S + "
                "b N is a^2 times that of S plus b^2 times that of N: the squares of a and b share the size of M.")
     return "The products of S and N cancel, and what remains is tr(MM) / |M|^2. A random M has 1/n on average."
 
 
 def step_2():
-    from tests.exercises import step_2_directionality as step
-
     m = torch.randn(512, 512, dtype=torch.float64)
     m[:, 7] *= 4
-    found, expected = answer(step, "directionality", m), analyze.directionality(m)
+    found, expected = answer("directionality", m), analyze.directionality(m)
     mistakes = {
         f"Yours is {found:.3f}: whole norms are added up, as in Eq. 17.": analyze.directionality_eq17(m),
         f"Rows and columns are exchanged, {found:.3f}: norm(dim=0) is of columns.": -expected,
     }
     compare(found, expected, mistakes, f"A matrix with a heavy column scores {expected:.3f}, and not {found:.3f}.")
-    flat = answer(step, "directionality", torch.eye(8))
+    flat = answer("directionality", torch.eye(8))
     expect(flat == 0, f"In the identity nothing stands out, so the score is 0, and yours is {flat}.")
-    m = answer(step, "wrong_sign")
+    m = answer("wrong_sign")
     d, printed = analyze.directionality(m), analyze.directionality_eq17(m)
     expect(d < 0 < printed, f"Yours scores {d:.3f}, and {printed:.3f} by Eq. 17: make the first < 0 < the second.")
     return (f"Yours scores {d:.2f}, but {printed:+.2f} by Eq. 17. The long column lifts the threshold of columns and "
@@ -79,14 +70,12 @@ def step_2():
 
 
 def step_3():
-    from tests.exercises import step_3_attention as step
-
     x, targets = torch.randn(2, 7, 5, dtype=torch.float64)
     m = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
-    (expected,) = torch.autograd.grad(step.loss(m, x, targets), m)
+    (expected,) = torch.autograd.grad(steps.loss(m, x, targets), m)
     (both_sides,) = torch.autograd.grad(((x @ m @ x.T).softmax(-1) @ x - targets).square().sum() / 2, m)
     with torch.inference_mode():  # autograd is off
-        found = answer(step, "gradient_at_zero", x, targets)
+        found = answer("gradient_at_zero", x, targets)
     mistakes = {
         "Yours is transposed: queries are rows of M, keys are its columns.": expected.T,
         "Yours is right for tokens that see both sides. Here token i sees i tokens, if we count from 1: so what are "
@@ -94,7 +83,7 @@ def step_3():
     }
     compare(found, expected, mistakes, "Yours is not the gradient of autograd. It is a sum over pairs. What is "
             "beta_ij, the gradient by a_ij? For each i they add up to 0.")
-    heads = analyze.wqk(*answer(step, "two_heads"))  # (2, C, C)
+    heads = analyze.wqk(*answer("two_heads"))  # (2, C, C)
     of_heads, of_sum = analyze.symmetry(heads), analyze.symmetry(heads.sum(0))
     expect((of_heads.abs() < 0.1).all() and of_sum > 0.99, f"The heads are at {of_heads[0]:.2f} and {of_heads[1]:.2f}, "
            f"and should be near 0. Their sum is at {of_sum:.2f}, and should be near 1.")
@@ -103,48 +92,45 @@ def step_3():
 
 
 def step_4():
-    from tests.exercises import micro
-    from tests.exercises import step_4_backward as step
-
     def beta_of(alpha, dalpha):
-        found = answer(step, "beta", alpha, dalpha, micro.C)
+        found = answer("beta", alpha, dalpha, micro.C)
         expect(close(found.sum(-1), 0.0), "The beta_ij of a token i should add up to 0: if a_ij grows, alpha_ij "
                "grows, and every other alpha_ik falls.")
         return found
 
-    with small_micro(beta_of=beta_of, gradient_of_M=partial(answer, step, "gradient")) as (w, batch):
-        found = micro.loss_and_gradients(w, *batch, causal=False)[1]["M"]
-        expected = finite_differences(lambda: micro.loss_and_gradients(w, *batch, causal=False)[0], w["M"])
-        mistakes = {
-            "dL/dM is transposed: queries are rows of M, keys are its columns.": expected.T,
-            "dL/dM is sqrt(C) times too large: a_ij is divided by it.": expected * micro.C**0.5,
-        }
-        compare(found, expected, mistakes, "dL/dM is not what finite differences of the loss say.")
+    gradients = gradients_of_micro(False, beta_of=beta_of, gradient_of_M=partial(answer, "gradient"))
+    found, expected = gradients["M"]
+    mistakes = {
+        "dL/dM is transposed: queries are rows of M, keys are its columns.": expected.T,
+        "dL/dM is sqrt(C) times too large: a_ij is divided by it.": expected * len(expected) ** 0.5,
+    }
+    compare(found, expected, mistakes, "dL/dM is not what finite differences of the loss say.")
     return ("This is all that moves M. In a real model dL/dW_q = G W_k and dL/dW_k = G^T W_q, where G is dL/dM. "
             "So a step moves W_qk by -(W_q W_q^T G + G W_k W_k^T), which need not be symmetric if G is.")
 
 
-@contextmanager
-def small_micro(**functions):
-    """micro.py in a size in which every weight can be moved, and with functions in place of its own: w and a batch"""
-    from tests.exercises import micro
-
+def gradients_of_micro(causal, **functions):
+    """
+    {name: (its gradient, the finite differences of the loss)} of every weight of micro.py, in a size in which each
+    entry can be moved, and with functions in place of its own.
+    """
     with mock.patch.multiple(micro, B=2, T=6, C=4, K=2, V=9, MASK=8, **functions):
         rng = np.random.default_rng(0)
         w = {name: rng.normal(0, 0.5, x.shape) for name, x in micro.new_weights(rng).items()}  # float64
-        yield w, micro.get_batch(rng.integers(0, 8, 99), rng)
-
-
-def finite_differences(loss, x):
-    """Returns the derivative of loss() by every entry of the array x, which is moved by a millionth and back."""
-    found = np.zeros_like(x)
-    for place in np.ndindex(x.shape):
-        x[place] += 1e-6
-        above = loss()
-        x[place] -= 2e-6
-        found[place] = (above - loss()) / 2e-6
-        x[place] += 1e-6
-    return found
+        run = partial(micro.loss_and_gradients, w, *micro.get_batch(rng.integers(0, 8, 99), rng), causal)
+        _, gradients = run()
+        found = {}
+        for name, x in w.items():
+            differences = np.zeros_like(x)
+            for place in np.ndindex(x.shape):
+                x[place] += 1e-6
+                above, _ = run()
+                x[place] -= 2e-6
+                below, _ = run()
+                x[place] += 1e-6
+                differences[place] = (above - below) / 2e-6
+            found[name] = gradients[name], differences
+        return found
 
 
 STEPS = {"1": step_1, "2": step_2, "3": step_3, "4": step_4}
@@ -157,9 +143,9 @@ def main(argv):
     status = 0
     for number in argv or STEPS:
         try:
-            print(f"step_{number}: done. {STEPS[number]()}")
+            print(f"step {number}: done. {STEPS[number]()}")
         except Exception as e:  # it is the student's code, which may raise whatever it likes
-            print(f"step_{number}: {type(e).__name__}: {e}")
+            print(f"step {number}: {type(e).__name__}: {e}")
             status = 1
     return status
 
