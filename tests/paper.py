@@ -12,7 +12,6 @@ the encoders `learned` of config/plans/positions.py with the seeds 101 to 104, e
 
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -91,40 +90,28 @@ def gradient_of_wqk(beta, x):
     return torch.einsum("lbhij,lbic,lbjd->lhcd", beta, x, x)
 
 
-class Measured(NamedTuple):
-    """Premise and conclusion of Theorem 2.4 in each layer, (L,) each. The last six are of means over sequences."""
-
-    single: torch.Tensor  # the symmetry of beta over i != j, in single sequences
-    beta: torch.Tensor  # the same of the mean of beta over sequences, by head and pair of positions
-    beta_chance: torch.Tensor  # what 95 % of all orders of the keys do not exceed
-    beta_halves: torch.Tensor  # the cosine of the means of two halves of the sequences
-    gradient: torch.Tensor  # the symmetry of the mean gradient of the W_qk of a head, mean over heads
-    gradient_chance: torch.Tensor  # the mean symmetry of random matrices in its directions
-    gradient_halves: torch.Tensor  # the cosine of the mean gradients of two halves
-
-
 def measure(model, batches):
-    """Returns what is Measured over `batches` of one size, which are taken in turns for the two halves."""
-    beta_of_half, gradient_of_half = [0, 0], [0, 0]
-    common = size = 0
-    for i, batch in enumerate(batches):
-        beta, x = betas(model, *batch)
-        gradient_of_half[i % 2] += gradient_of_wqk(beta, x)
-        beta = beta * (1 - torch.eye(beta.shape[-1]))  # without i = j
-        beta_of_half[i % 2] += beta.sum(1)
-        common += (beta * beta.mT).flatten(1).sum(1)
-        size += beta.square().flatten(1).sum(1)
-    beta, gradient = sum(beta_of_half), sum(gradient_of_half)  # (L, H, T, T), (L, H, C, C)
+    """
+    Returns the premise and the conclusion of Theorem 2.4 in each layer, (L,) each, over `batches` of one size. They are
+    taken in turns for the two halves. All but `single` are of means over sequences.
+    """
+    found = [betas(model, *batch) for batch in batches]  # N batches
+    gradients = torch.stack([gradient_of_wqk(beta, x) for beta, x in found], dim=1)  # (L, N, H, C, C)
+    single = torch.stack([beta for beta, _ in found], dim=1)  # (L, N, B, H, T, T)
+    single *= 1 - torch.eye(single.shape[-1])  # without i = j
+    of_batches = single.sum(2)  # (L, N, H, T, T)
+    beta, gradient = of_batches.sum(1), gradients.sum(1)  # (L, H, T, T), (L, H, C, C)
     generator = torch.Generator().manual_seed(0)  # its own: training draws from torch's
     orders = [torch.randperm(beta.shape[-1], generator=generator) for _ in range(200)]
-    return Measured(
-        single=common / size,
-        beta=in_common(beta, beta.mT),
-        beta_chance=torch.stack([in_common(m, m.mT) for m in (beta[..., order] for order in orders)]).quantile(0.95, 0),
-        beta_halves=in_common(*beta_of_half),
-        gradient=symmetry(gradient).mean(1),
+    of_orders = [in_common(m, m.mT) for m in (beta[..., order] for order in orders)]  # of the keys
+    return dict(
+        single=in_common(single, single.mT),  # the symmetry of beta in single sequences
+        beta=in_common(beta, beta.mT),  # of the mean of beta, by head and pair of positions
+        beta_chance=torch.stack(of_orders).quantile(0.95, 0),
+        beta_halves=in_common(of_batches[:, ::2].sum(1), of_batches[:, 1::2].sum(1)),
+        gradient=symmetry(gradient).mean(1),  # of the mean gradient of the W_qk of a head, mean over heads
         gradient_chance=mean_symmetry(gradient, torch.eye(gradient.shape[-1])).mean(1),
-        gradient_halves=in_common(*gradient_of_half),
+        gradient_halves=in_common(gradients[:, ::2].sum(1), gradients[:, 1::2].sum(1)),
     )
 
 
@@ -134,7 +121,7 @@ def in_common(a, b):
 
 
 def train_and_measure(trainer, step):
-    """Trains up to this step. Returns what is Measured over 32 batches that are not trained on."""
+    """Trains up to this step. Returns what `measure` finds in 32 batches that are not trained on."""
     while trainer.step < step:
         trainer.train_step(trainer.loader.batch("train", trainer.step))
     return measure(trainer.model, [trainer.loader.batch("val", i) for i in range(32)])
@@ -148,7 +135,7 @@ def main():
     for seed in range(101, 105):
         trainer = make_trainer(load(["config/tiny.py"]), seed=seed, **learned)
         for step in 0, 50, 100, 200, 400, 800, 1600:
-            single, *of_means = train_and_measure(trainer, step)
+            single, *of_means = train_and_measure(trainer, step).values()
             singles += single.tolist()
             for layer, (block, *numbers) in enumerate(zip(trainer.model.blocks, *of_means)):
                 of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T)).item()

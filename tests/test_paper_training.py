@@ -19,20 +19,14 @@ from tests.paper import assert_mean, batch_of, betas, exact, float64, fresh, tra
 # ---- S1.4.1, S1.4.2: rows and columns, expected ------------------------------------------------------------------
 
 
-def tokens_and_y(T=2, C=3):
-    """
-    x (S, T, C), i.i.d. with covariance sigma (C, C); y (S, C), independent, with covariance 8/3 I; and sigma. S goes
-    through all draws of entries that are -1, 0 or 1, of variance 2/3, so means over S are expectations, exactly.
-    """
-    draws = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0])] * ((T + 1) * C)).unflatten(1, (T + 1, C))
-    root = torch.randn(C, C) * torch.tensor([[0.5], [1.0], [2.0]])
-    return draws[:, :T] @ root.T, 2 * draws[:, T], 2 / 3 * root @ root.T
-
-
 def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_rows_of_low_variance():
     """E|column k|^2 / E|row m|^2 = tr(Sigma) / (C Sigma_mm) (Eq. S53-S63); transposed of a prediction (S64-S67)."""
-    x, y, sigma = tokens_and_y()
-    C, beta, var_y = len(sigma), torch.randn(x.shape[1]), 8 / 3
+    # S goes through all draws of entries that are -1, 0 or 1, of variance 2/3: means over S are expectations, exactly.
+    T, C, var_y = 2, 3, 8 / 3
+    draws = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0])] * ((T + 1) * C)).unflatten(1, (T + 1, C))
+    root, beta = torch.randn(C, C) * torch.tensor([[0.5], [1.0], [2.0]]), torch.randn(T)
+    x, sigma = draws[:, :T] @ root.T, 2 / 3 * root @ root.T  # (S, T, C), i.i.d. with covariance sigma (C, C)
+    y = 2 * draws[:, T]  # (S, C), independent, with covariance 8/3 I
     update = torch.einsum("t,stc,sd->scd", beta, x, y)  # (S, C, C), Eq. (S47): sum_i beta_i x_i y^T
     assert exact(torch.einsum("t,sc,std->scd", beta, y, x), update.mT)  # Cor. S1.9: sum_j beta_j y x_j^T
     rows = update.square().sum(2).mean(0)  # (C,), E|row m|^2
@@ -185,9 +179,9 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_sequences_and_i
     trainer = make_trainer(tiny, data_dir=data_dir, seed=101, block_size=16, batch_size=64, micro_batch_size=64,
                            learning_rate=6e-3)
     start, *later = [train_and_measure(trainer, step) for step in (0, 100, 200)]
-    assert (start.beta < start.beta_chance).all()
-    assert any(found.beta[1] > max(0.2, found.beta_chance[1]) for found in later)
-    assert all((found.single.abs() < 0.15).all() for found in (start, *later))
+    assert (start["beta"] < start["beta_chance"]).all()
+    assert any(found["beta"][1] > max(0.2, found["beta_chance"][1]) for found in later)
+    assert all((found["single"].abs() < 0.15).all() for found in (start, *later))
 
 
 def test_remark_S1_15_only_predicted_tokens_are_queries_in_the_last_layer_and_others_too_in_a_lower_one():
