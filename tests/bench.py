@@ -53,10 +53,10 @@ def seconds(f):
     return time.perf_counter() - begin
 
 
-def in_turns(*functions, warm_up=0, turns):
+def in_turns(*functions, turns):
     """Returns the median seconds of each function. In turns, so that a drift of the machine's speed meets all."""
-    rounds = [[seconds(f) for f in functions] for _ in range(warm_up + turns)]
-    return np.median(rounds[warm_up:], axis=0)
+    rounds = [[seconds(f) for f in functions] for _ in range(1 + turns)]
+    return np.median(rounds[1:], axis=0)  # the first one warms up
 
 
 def head(*cells):
@@ -94,13 +94,6 @@ class Products(TorchDispatchMode):
             call()
 
 
-def products_of(step):
-    """Returns a function that computes the products of a step, forward and backward, and nothing else."""
-    with Products() as products:
-        step()
-    return products.repeat
-
-
 def count_operations(step):
     """Returns how many additions and multiplications the products of a step are."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it counts no other of a CPU
@@ -113,14 +106,12 @@ def count_operations(step):
 
 SIZES = dict(n_layer=12, n_head=12, n_embd=768) if GPU else dict(n_layer=4, n_head=4, n_embd=256)
 N_ROWS = 32 if GPU else 8  # of 512 tokens
-EAGER = dict(dtype="float32", compile=False)
-COMPILED = dict(dtype="bfloat16", compile=True)
-CASES = [  # name, vocab_size, causal, and how a step is computed
-    ("encoder, 30,522 tokens, float32", 30522, False, EAGER),
-    ("encoder, 30,522 tokens, bfloat16, compiled", 30522, False, COMPILED),
-    ("encoder, bytes, bfloat16, compiled", 258, False, COMPILED),
-    ("decoder, 50,304 tokens, float32", 50304, True, EAGER),
-    ("decoder, 50,304 tokens, bfloat16, compiled", 50304, True, COMPILED),
+CASES = [  # name, vocab_size, causal, dtype
+    ("encoder, 30,522 tokens, float32", 30522, False, torch.float32),
+    ("encoder, 30,522 tokens, bfloat16, compiled", 30522, False, torch.bfloat16),
+    ("encoder, bytes, bfloat16, compiled", 258, False, torch.bfloat16),
+    ("decoder, 50,304 tokens, float32", 50304, True, torch.float32),
+    ("decoder, 50,304 tokens, bfloat16, compiled", 50304, True, torch.bfloat16),
 ]
 
 
@@ -145,29 +136,24 @@ class ImitatedNanoGPT(nn.Module):
 def make_sides(vocab_size, causal):
     """Returns pairs of a model and a function that returns its loss: ours, transformers', and if causal nanoGPT's."""
     ours = Transformer(ModelConfig(vocab_size, 512, **SIZES, dropout=0.0, attn_dropout=0.0, causal=causal)).to(DEVICE)
-    of_bert = BertConfig(**to_hf(ours)[0], use_cache=False)
-    theirs = (BertLMHeadModel if causal else BertForMaskedLM)(of_bert).to(DEVICE)
+    theirs = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**to_hf(ours)[0], use_cache=False)).to(DEVICE)
     idx = torch.randint(vocab_size, (N_ROWS, 512), device=DEVICE)
-    predict_at, targets, labels = None, idx.roll(-1, dims=1), idx
-    if not causal:
-        predict_at = torch.rand(N_ROWS, 512, device=DEVICE).topk(77).indices.sort().values  # 15 %: (N_ROWS, K)
-        targets = idx.gather(1, predict_at)
-        labels = torch.full_like(idx, -100).scatter(1, predict_at, targets)
-    sides = [(ours, lambda: ours(idx, targets, predict_at)), (theirs, lambda: theirs(idx, labels=labels).loss)]
     if causal:
-        nano = ImitatedNanoGPT(vocab_size, **SIZES).to(DEVICE)
-        sides.append((nano, lambda: nano(idx, targets)))
-    return sides
+        nano, targets = ImitatedNanoGPT(vocab_size, **SIZES).to(DEVICE), idx.roll(-1, dims=1)
+        return [(ours, lambda: ours(idx, targets)), (theirs, lambda: theirs(idx, labels=idx).loss),
+                (nano, lambda: nano(idx, targets))]
+    predict_at = torch.rand(N_ROWS, 512, device=DEVICE).topk(77).indices.sort().values  # 15 %: (N_ROWS, K)
+    targets = idx.gather(1, predict_at)
+    labels = torch.full_like(idx, -100).scatter(1, predict_at, targets)
+    return [(ours, lambda: ours(idx, targets, predict_at)), (theirs, lambda: theirs(idx, labels=labels).loss)]
 
 
-def training_step(model, find_loss, dtype, compile):
+def training_step(model, find_loss, dtype):
     """Returns a function that does one step, with the fused AdamW."""
-    if compile:
-        model.compile(dynamic=False)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
 
     def step():
-        with torch.autocast(DEVICE, getattr(torch, dtype), dtype != "float32"):
+        with torch.autocast(DEVICE, dtype, dtype != torch.float32):
             loss = find_loss()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -182,16 +168,19 @@ def bench_train():
     keep_memory()
     head("training step", "transformers / ours", "its operations / ours", "nanoGPT / ours", "products / ours",
          "transformers [s]", "nanoGPT [s]", "ours [s]", "products [s]")
-    for name, vocab_size, causal, how in CASES:
-        if how["dtype"] == "bfloat16" and not HAS_BFLOAT16:
+    for name, vocab_size, causal, dtype in CASES:
+        if dtype == torch.bfloat16 and not HAS_BFLOAT16:
             continue
-        torch._dynamo.reset()
         sides = make_sides(vocab_size, causal)
-        eager = [training_step(*side, how["dtype"], compile=False) for side in sides]
-        products = products_of(eager[0])
-        of_ours, of_theirs, *_ = map(count_operations, eager)
-        steps = [training_step(*side, **how) for side in sides]
-        bare, ours, theirs, *others = in_turns(products, *steps, warm_up=1, turns=4)
+        steps = [training_step(*side, dtype) for side in sides]
+        with Products() as products:
+            steps[0]()
+        of_ours, of_theirs, *_ = map(count_operations, steps)
+        if dtype == torch.bfloat16:  # only now, because what is compiled shows no products
+            torch._dynamo.reset()
+            for model, _ in sides:
+                model.compile(dynamic=False)
+        bare, ours, theirs, *others = in_turns(products.repeat, *steps, turns=4)
         nano = others[0] if causal else nan
         row(name, theirs / ours, of_theirs / of_ours, nano / ours, bare / ours, theirs, nano, ours, bare)
 
@@ -210,32 +199,27 @@ def make_llama(folder, n_layer):
     save_file(weights, Path(folder, "model.safetensors"))
 
 
-def products_of_wqk(n, r):
-    """Returns a function that computes n W_qk of LLaMA-3-8B's size and of rank r in float32, and nothing else."""
-    w_q, w_k = torch.randn(2, 4096, r, device=DEVICE)
-    return lambda: [w_q @ w_k.T for _ in range(n)]
-
-
 def bench_scores():
     head("LLaMA-3-8B's shape, bfloat16", "ours / products", "ours [s]", "products [s]")
     with tempfile.TemporaryDirectory() as folder:
         score = partial(score_model, folder, device=DEVICE)
         argv = [sys.executable, "analyze.py", "--hf", folder]
         command = partial(subprocess.run, argv, check=True, capture_output=True)
-        # Of a layer, the queries that share a key head are added before the product, so its rank is r = 1024.
+        # The products are n W_qk of rank r in float32, and nothing else. Of a layer, the queries that share a key head
+        # are added before the product, so its rank is r = 1024.
         for name, n_layer, ours, n, r in (("score_model, 2 layers", 2, score, 2, 1024),
                                           ("score_model, 32 heads", 1, partial(score, per_head=True), 32, 128),
                                           ("analyze.py --hf, 32 layers", 32, command, 32, 1024)):
             make_llama(folder, n_layer)
-            a, b = in_turns(ours, products_of_wqk(n, r), warm_up=1, turns=2)
+            w_q, w_k = torch.randn(2, 4096, r, device=DEVICE)
+            a, b = in_turns(ours, lambda: [w_q @ w_k.T for _ in range(n)], turns=2)
             row(name, a / b, a, b)
 
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    names = sys.argv[1:] or ["scores", "train"]
-    if "scores" in names:  # first, by a process that does not keep its memory
+    if sys.argv[1:] != ["train"]:  # first, by a process that does not keep its memory
         bench_scores()
-    if "train" in names:
+    if sys.argv[1:] != ["scores"]:
         bench_train()
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
