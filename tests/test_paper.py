@@ -37,11 +37,10 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, caus
     alpha = attn(x)[0].unflatten(1, (H, T)).transpose(0, 1)  # (H, T, T)
     w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
     scores = x @ wqk(w_q, w_k) @ x.mT  # (H, T, T), x_i^T W_qk x_j, Eq. (2)
-    seen = [i + 1 if causal else T for i in range(T)]
-    same = [torch.equal(alpha[:, i, :n].argsort(), scores[:, i, :n].argsort()) for i, n in enumerate(seen)]
-    assert all(same) == keeps
-    assert (alpha > -1e-12).all() and exact(alpha.sum(2), torch.ones(H, T))
-    assert ((alpha > 1e-12) == torch.ones_like(alpha).tril().bool()).all() or not causal
+    unseen = torch.full((T, T), causal).triu(1)
+    alpha_order, order = [m.masked_fill(unseen, -1).argsort(stable=True) for m in (alpha, scores.exp())]
+    assert torch.equal(alpha_order, order) == keeps
+    assert ((alpha > 1e-12) == ~unseen).all() and exact(alpha.sum(2), torch.ones(H, T))
 
 
 def test_eq_S8_the_product_of_all_conditionals_is_not_the_probability():
@@ -160,11 +159,10 @@ def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction(rol
     alpha = torch.where(passes, scores, scores.detach()).softmax(-1)
     update, beta = torch.autograd.grad((alpha @ x).pow(3).sum(), (w_qk, scores))  # of any loss: (4, 4), (T, T)
     if role == "context":
-        predicted = sum(beta[i, 2] * x[i] for i in range(T))  # (4,), all that t* helps to predict
-        assert exact(update, predicted[:, None] * x[2])  # both at once: column by column, row by row
+        predicted = beta[:, 2] @ x  # (4,), sum_i beta_i* x_i, all that t* helps to predict
+        assert exact(update, predicted.outer(x[2]))  # both at once: column by column, row by row
     else:
-        context = sum(beta[2, j] * x[j] for j in range(T))  # (4,), all that t* is predicted from
-        S50 = context[:, None] * x[2]  # (4, 4); its row k is that of S44
+        S50 = (beta[2] @ x).outer(x[2])  # (4, 4), of all that t* is predicted from; its row k is that of S44
         assert exact(update, S50.T) and not exact(update, S50)
 
 
@@ -233,12 +231,6 @@ def test_prop_S1_18_directionality_of_random_matrices_falls_to_0_slowly():
 # ---- S2.1: how training starts -----------------------------------------------------------------------------------
 
 
-def base_size():
-    """Of BERT: x (B, 1, T, C) behind a LayerNorm, w_q and w_k (H, C, D) of a random start."""
-    x = F.layer_norm(torch.randn(4, 1, 64, 768), (768,))
-    return x, 0.02 * torch.randn(12, 768, 64), 0.02 * torch.randn(12, 768, 64)
-
-
 def first_attention(x, w_q, w_k):
     """How many of 64 tokens a query attends to, exp of the entropy; and its own share, in those of an even one."""
     alpha = (x @ w_q @ (x @ w_k).mT / w_q.shape[-1] ** 0.5).softmax(-1)  # (B, H, T, T)
@@ -246,11 +238,13 @@ def first_attention(x, w_q, w_k):
     return attended, 64 * alpha.diagonal(dim1=2, dim2=3).mean().item()
 
 
-def test_S2_1_the_skew_start_as_printed_is_skew_as_a_whole_only_and_starts_sharp():
+def test_S2_1_the_skew_start_is_skew_as_a_whole_only_and_sharp_and_S2_1_the_symmetric_start_looks_at_itself():
     """W_k = W_q S^T with S = A - A^T makes W_qk skew: of the layer, not of its heads, which are cut across S. If A ~
-    N(0, 1), attention starts on 1 or 2 tokens. Our start, which is skew head by head (tests/test_init.py), is even."""
-    x, w_q, w_k = base_size()
-    H, C, D = w_q.shape
+    N(0, 1), attention starts on 1 or 2 tokens. Our start, which is skew head by head (tests/test_init.py), is even. In
+    the symmetric start a token attends to itself ten times as much as to an average one."""
+    H, C, D = 12, 768, 64  # of BERT
+    x = F.layer_norm(torch.randn(4, 1, 64, C), (C,))  # (B, 1, T, C)
+    w_q, w_k = 0.02 * torch.randn(2, H, C, D)
     A = torch.randn(C, C)
     side_by_side = w_q.transpose(0, 1).flatten(1)  # (C, C), W_q
     theirs = (side_by_side @ (A - A.T).T).unflatten(1, (H, D)).transpose(0, 1)  # (H, C, D)
@@ -262,11 +256,6 @@ def test_S2_1_the_skew_start_as_printed_is_skew_as_a_whole_only_and_starts_sharp
     assert 1 < attended < 2
     attended, itself = first_attention(x, *init.skew(w_q, w_k, torch.Generator().manual_seed(0)))
     assert attended > 55 and itself == pytest.approx(1, abs=0.1)
-
-
-def test_S2_1_the_symmetric_start_lets_a_token_attend_to_itself():
-    """Ten times as much as to the average one. That W_qk is positive semi-definite shows tests/test_init.py."""
-    x, w_q, w_k = base_size()
     attended, itself = first_attention(x, *init.symmetric(w_q, w_k, None))
     assert attended < 55 and itself == pytest.approx(10, rel=0.2)
 
