@@ -10,10 +10,9 @@ from matplotlib.figure import Figure  # without pyplot, no window is opened and 
 from .atomic import replacing
 from .names import printable
 
-# By causal, which is None if it is not known.
-KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
-COLOURS = {False: "#2166ac", True: "#8e3b9e", None: "0.5"}
-ENCODER, DECODER = COLOURS[False], COLOURS[True]
+ENCODER, DECODER = "#2166ac", "#8e3b9e"
+COLOURS = {"encoder": ENCODER, "decoder": DECODER, "causal unknown": "0.5"}
+KINDS = {0: "encoder", 1: "decoder"}  # by causal, where it is known
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9 points is then 9 pixels high
@@ -60,6 +59,11 @@ def put_legend(axes, ncols=3, title=None):
             handles.setdefault(label, handle)
     axes[0].figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=ncols, title=title,
                           frameon=False, fontsize=9, title_fontsize=9)
+
+
+def draw_bar(axis, x, q1, median, q3, **style):
+    """Draws a dot at the median, and a bar from quartile to quartile."""
+    axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)
 
 
 def draw_quartiles(axis, steps, values, **style):

@@ -1,4 +1,4 @@
-"""What the authors published, read again: tables, training runs, pictures. pytest tests/test_published.py"""
+"""Scores that are kept as files: tables, training runs, public models, pictures. pytest tests/test_published.py"""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import same_color
 
 import analyze
-from data import drawing
+from data.drawing import DECODER, ENCODER
 from data.pretrained import published
 
 ROOT = Path(analyze.__file__).parent
@@ -25,9 +25,8 @@ PRINTED = list(pd.read_csv(ROOT / "data/pretrained/printed_tables.csv", keep_def
 
 @pytest.fixture
 def shown(tmp_path, capsys, drawn):
-    """The lines that the command prints, and its two pictures."""
+    """The lines that the command prints, and its three pictures."""
     published.main(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["published_runs.png", "published_scores.png"]
     return capsys.readouterr().out.splitlines(), *drawn
 
 
@@ -75,7 +74,7 @@ def pair_share(models, score):
 
 
 def test_the_command_says_what_is_of_wqk_draws_every_point_once_and_crosses_out_the_others(shown):
-    lines, picture, _ = shown
+    lines, picture, *_ = shown
     assert "Of 70 rows 52 are of W_qk, and 18 are of another matrix." in lines
     assert lines[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
     of_figure_2 = [model for model in MODELS if model.figure == "2"]
@@ -89,7 +88,7 @@ def test_the_command_says_what_is_of_wqk_draws_every_point_once_and_crosses_out_
         dots = [bar.lines[0] for axis in axes for bar in axis.containers]
         for dot, model in zip(dots, models, strict=True):
             assert dot.get_xydata().tolist() == [[model.params, getattr(model, score)]]
-            assert same_color(dot.get_color(), drawing.DECODER if model.causal else drawing.ENCODER)
+            assert same_color(dot.get_color(), DECODER if model.causal else ENCODER)
         points = [line for axis in axes for line in axis.lines if len(line.get_xdata()) == 1]
         assert sum(line.get_marker() == "x" for line in points) == 33
 
@@ -105,13 +104,13 @@ TABLE_1 = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % whe
 
 
 def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(shown):
-    lines, _, picture = shown
+    lines, _, picture, _ = shown
     rows = [line.split() for line in lines if line.startswith("bert")]
     found = {name: list(map(float, cells)) for name, *cells in rows[:12]}
     for name, (plain, symmetric, saved) in TABLE_1.items():
         assert found[name][:2] == pytest.approx([plain, symmetric], abs=0.0011)
         assert found[name][2] == pytest.approx(saved, abs=0.0051)
-    table = pd.read_csv(published.RUNS / "trajectories.csv")
+    table = pd.read_csv(published.RESULTS / "csv/published/trajectories.csv")
     scores = table.groupby(["run", "step"])[SCORES].median()
     for name, cells in found.items():
         assert cells[-2:] == pytest.approx(list(scores.loc[name, 200_000]), abs=0.00051)
@@ -120,16 +119,22 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(shown):
         assert list(map(float, cells)) == pytest.approx(list(layers), abs=0.0051)
     assert len(rows) == 15
     expected = scores.loc["bert--encoder--jigsaw", "symmetry"]
-    (line,) = [line for line in picture.axes[1].lines if same_color(line.get_color(), drawing.ENCODER)]
+    (line,) = [line for line in picture.axes[1].lines if same_color(line.get_color(), ENCODER)]
     assert list(line.get_xdata()) == list(expected.index) and line.get_ydata() == pytest.approx(expected.to_numpy())
 
 
-@needs_shared
-def test_models_of_24_layers_are_trained_on_the_corpus_of_the_authors_project_page():
-    (text,) = [path.read_text() for path in SHARED.glob("paper/000_*.txt")]
-    rows = text.rpartition("24-layer model")[2].partition("</table>")[0]
-    (plain_on, plain), (symmetric_on, symmetric) = re.findall(r">([\w ]+\w)(?: \(.*?)?</td>.*?>([\d.]+)</td>", rows)
-    page = (ROOT / "data/results/paper.md").read_text()
-    corpus = re.search(r"bert_large_symm; do run \$model (\w+) ", page)[1]
-    assert plain_on == symmetric_on and plain_on.replace(" ", "").lower() == corpus
-    assert f"{plain} and {symmetric} on {plain_on.replace(' ', '')}" in page
+# ---- public models -----------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_public_models_fit_together_and_a_dot_has_the_colour_of_what_its_model_sees(shown):
+    table = pd.read_csv(published.RESULTS / "csv/public.csv", keep_default_na=False)
+    assert not table[["path", "stack"]].duplicated().any()
+    assert table["symmetry"].between(table["symmetry_q1"], table["symmetry_q3"]).all()
+    assert table["beyond"].between(0, table["layers"]).all()
+    assert (table["chance"] < table["chance_95"]).all() and (table["head_chance"] < table["head_chance_95"]).all()
+    assert ((table["sees"] == "before") == table["objective"].str.startswith("next")).all()
+    assert ((table["sees"] == "cross") == (table["stack"] == "cross-attention")).all()
+    for axis, column in zip(shown[-1].axes, ["symmetry", "head_symmetry"]):
+        for sees, colour in dict(both=ENCODER, before=DECODER).items():
+            dots = [x for line in axis.lines if line.get_color() == colour for x in line.get_xdata()]
+            assert sorted(dots) == sorted(table.loc[table["sees"] == sees, column])

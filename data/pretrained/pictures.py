@@ -6,13 +6,12 @@ import numpy as np
 import pandas
 from matplotlib.ticker import NullFormatter
 
-from ..drawing import COLOURS, HEIGHT, KINDS, figure, put_legend, put_titles, put_zero, short
+from ..drawing import COLOURS, HEIGHT, KINDS, draw_bar, figure, put_legend, put_titles, put_zero, short
 from ..names import fixed
 from .tables import STACK, whole_layers
 
 DRAWN = "symmetry", "directionality"
 DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix, where single entries are seen
-# What chance gives, in grey: to the symmetry a mean, and to the directionality a range.
 MEAN = "symmetry of random matrices in the same directions"
 RANGE = "95 % of directionalities by chance"
 
@@ -20,88 +19,79 @@ RANGE = "95 % of directionalities by chance"
 def draw(tables, scored, args):
     """Draws what analyze.py --plot and --matrices ask for. tables: of models. scored: a ScoredModel for each matrix"""
     if args.plot:
-        table = pandas.concat(tables)
-        names = [short(f"{model} {stack}".strip()) for model, stack in zip(table["model"], table["stack"])]
-        plot_models(table.assign(stack_name=names), args.plot)
+        stacks = pandas.concat(tables).groupby(STACK, sort=False)
+        named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
+        plot = plot_layers if len(tables) == 1 else plot_sizes
+        plot(named, args.plot)
     if args.matrices and scored:
-        plot_matrices(scored, args.matrices)
+        with figure(args.matrices, len(scored), 2, height=3.3) as axes:
+            for panels, model in zip(axes, scored):
+                draw_pair(panels, model)
 
 
-def plot_models(table, path):
-    """Draws several models by size, or a single one by layer. table: with a column stack_name"""
-    stacks = [layers for _, layers in table.groupby(STACK, sort=False)]
-    is_one = table["source"].nunique() == 1
-    n_rows = len(stacks) if is_one else 1
-    height = HEIGHT if is_one else HEIGHT + 0.1 * len(stacks)  # every stack has its line in the legend
-    title = "Scores of each layer" if is_one else "Scores of pretrained models by size"
-    with figure(path, n_rows, 2, height, title, sharey="col") as axes:
-        for column, score in enumerate(DRAWN):
-            for row in range(n_rows):
-                axis = axes[row, column]
-                put_zero(axis)
-                axis.set_ylabel(f"{score} of $W_{{qk}}$")
-                if is_one:
-                    put_titles([axis], [stacks[row]["stack_name"].iloc[0]])
-                    draw_layers_of(axis, stacks[row], score)
-                else:
-                    draw_sizes(axis, stacks, score)
-        put_legend(axes.flat, ncols=2, title=None if is_one else "dots: median over layers; bars: quartiles")
+def kind_of(rows):
+    """Returns whether rows of a stack are of an encoder or of a decoder, in words."""
+    return KINDS.get(rows["causal"].iloc[0], "causal unknown")
 
 
-def draw_sizes(axis, stacks, score):
-    """Draws a dot for each stack over its parameters. The number at a dot refers to the legend."""
-    for number, rows in enumerate(stacks, 1):
-        layers = whole_layers(rows)
-        params, causal = layers["params"].iloc[0], is_causal(layers)
-        if score == "symmetry":
-            axis.plot(params, layers["chance"].median(), "_", ms=12, color="0.6", mew=2, ls="", label=MEAN)
-        else:
-            limit = layers["limit"].median()
-            axis.plot([params] * 2, [-limit, limit], color="0.85", lw=5, solid_capstyle="butt", zorder=0, label=RANGE)
-        q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
-        draw_bar(axis, params, q1, median, q3, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o",
-                 color=COLOURS[causal], label=KINDS[causal])
-        axis.annotate(str(number), (params, median), (4, 2), textcoords="offset points", fontsize=7)
-        axis.plot([], [], " ", label=f"{number} {rows['stack_name'].iloc[0]}")  # in the legend alone
-    sizes = [rows["params"].iloc[0] for rows in stacks]
-    axis.set(xscale="log", xlabel="parameters", xlim=(min(sizes) / 4, max(sizes) * 4))  # a power of ten is in it
-    axis.xaxis.set_minor_formatter(NullFormatter())  # other labels would cover each other
-
-
-def draw_bar(axis, x, q1, median, q3, **style):
-    """Draws a dot at the median, and a bar from quartile to quartile."""
-    axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)
-
-
-def draw_layers_of(axis, table, score):
-    """Draws a line over the layers of a stack, and a dot for each of its heads."""
-    causal = is_causal(table)
-    layers = whole_layers(table).sort_values("layer")  # a spreadsheet may have sorted its rows
+def draw_chance(axis, score, x, chance, limit):
+    """Draws 0, and in grey what chance gives: to the symmetry a mean, and to the directionality a range."""
+    put_zero(axis)
+    axis.set_ylabel(f"{score} of $W_{{qk}}$")
     if score == "symmetry":
-        axis.plot(layers["layer"], layers["chance"], color="0.6", ls="--", label=MEAN)
+        axis.plot(x, chance, "_", ms=12, mew=2, color="0.6", label=MEAN)
     else:
-        axis.fill_between(layers["layer"], -layers["limit"], layers["limit"], color="0.85", lw=0, zorder=0, label=RANGE)
-    heads = table[table["head"].notna()]
+        axis.vlines(x, -limit, limit, color="0.85", lw=5, zorder=0, label=RANGE)
+
+
+def plot_layers(stacks, path):
+    """Draws a model by layer, a row of panels for each stack. stacks: [(name, its rows)]"""
+    with figure(path, len(stacks), 2, title="Scores of each layer", sharey="col") as axes:
+        for panels, (name, rows) in zip(axes, stacks):
+            put_titles(panels, [name])
+            for axis, score in zip(panels, DRAWN):
+                draw_layers_of(axis, rows, score)
+        put_legend(axes.flat, ncols=2)
+
+
+def draw_layers_of(axis, rows, score):
+    """Draws a line over the layers of a stack, and a dot for each of its heads."""
+    kind = kind_of(rows)
+    layers = whole_layers(rows).sort_values("layer")  # a spreadsheet may have sorted its rows
+    draw_chance(axis, score, layers["layer"], layers["chance"], layers["limit"])
+    heads = rows[rows["head"].notna()]
     if len(heads):
-        axis.plot(heads["layer"], heads[score], ".", color=COLOURS[causal], alpha=0.3, ms=4, label="its heads")
-    axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[causal], ms=4, label=KINDS[causal])
+        axis.plot(heads["layer"], heads[score], ".", color=COLOURS[kind], alpha=0.3, ms=4, label="its heads")
+    axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[kind], ms=4, label=kind)
     axis.set(xlabel="layer", xlim=(-0.5, layers["layer"].max() + 0.5))
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
-def is_causal(rows):
-    """Returns whether no token sees a later one, from rows of a stack. None: it is not known."""
-    return {0: False, 1: True}.get(rows["causal"].iloc[0])
+def plot_sizes(stacks, path):
+    """Draws models by size. The number at a dot refers to the legend."""
+    height = HEIGHT + 0.1 * len(stacks)  # every stack has its line in the legend
+    sizes = [rows["params"].iloc[0] for _, rows in stacks]
+    with figure(path, 1, 2, height, "Scores of pretrained models by size") as axes:
+        for axis, score in zip(axes.flat, DRAWN):
+            for number, (name, rows) in enumerate(stacks, 1):
+                draw_size(axis, whole_layers(rows), score, number)
+                axis.plot([], [], " ", label=f"{number} {name}")  # in the legend alone
+            axis.set(xscale="log", xlabel="parameters")
+            axis.set_xlim(min(sizes) / 4, max(sizes) * 4)  # a power of ten is in it
+            axis.xaxis.set_minor_formatter(NullFormatter())  # other labels would cover each other
+        put_legend(axes.flat, ncols=2, title="dots: median over layers; bars: quartiles")
+
+
+def draw_size(axis, layers, score, number):
+    """Draws a dot for a stack over its parameters."""
+    size, kind = layers["params"].iloc[0], kind_of(layers)
+    draw_chance(axis, score, size, layers["chance"].median(), layers["limit"].median())
+    q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
+    draw_bar(axis, size, q1, median, q3, marker="o", ms=5, lw=1, alpha=0.8, color=COLOURS[kind], label=kind)
+    axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------
-
-
-def plot_matrices(scored, path):
-    """Draws a row for each ScoredModel."""
-    with figure(path, len(scored), 2, height=3.3) as axes:
-        for panels, model in zip(axes, scored):
-            draw_pair(panels, model)
 
 
 def largest_dimensions(w_q, w_k):
@@ -115,11 +105,10 @@ def largest_dimensions(w_q, w_k):
 def draw_pair(axes, model):
     """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
     m = largest_dimensions(*model.factors)
-    layers = whole_layers(model.table)
-    layer = layers.iloc[-1]
-    causal = is_causal(layers.iloc[[-1]])
+    last = whole_layers(model.table).iloc[[-1]]
+    kind, layer = kind_of(last), last.iloc[0]
     where = f"{layer['stack']} layer {layer['layer']}".strip()  # as in the table
-    put_titles(axes, [textwrap.fill(f"{KINDS[causal]} {short(layer['model'])}: W_qk of {where}", 44),
+    put_titles(axes, [textwrap.fill(f"{kind} {short(layer['model'])}: W_qk of {where}", 44),
                       f"symmetry {fixed(layer.symmetry, 2)}, directionality {fixed(layer.directionality, 2)}"])
     matrix, pairs = axes
     n = min(LARGEST, len(m))
@@ -133,7 +122,7 @@ def draw_pair(axes, model):
     i, j = np.triu_indices(len(m), 1)
     edge = 1.05 * np.quantile(np.abs(m), 0.999)
     pairs.axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)  # where M_ij = M_ji
-    pairs.plot(m[i, j], m[j, i], ".", ms=4, mew=0, color=COLOURS[causal], alpha=0.5)
+    pairs.plot(m[i, j], m[j, i], ".", ms=4, mew=0, color=COLOURS[kind], alpha=0.5)
     pairs.set(xlim=(-edge, edge), ylim=(-edge, edge), aspect="equal", xticks=[0], yticks=[0],
               xlabel="entry in row i, column j\n(a dot for each pair; line: both equal)",
               ylabel="entry in row j, column i")
