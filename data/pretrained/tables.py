@@ -101,12 +101,13 @@ LEGEND = """\
 
 def show_scores(tables, args):
     """Prints the tables of models: layers of a single one, or of all if heads are not in a file; and their medians."""
-    texts = []
-    for table in tables if len(tables) == 1 or (args.per_head and not args.csv) else []:
-        texts += [f"Layers of {table['model'].iloc[0]}:", layer_table(table), ""]
-    texts += ["Whole models, medians over layers:", model_table(pandas.concat(tables)), LEGEND]
-    texts += [f"  {table['model'].iloc[0]}: {note}" for table in tables for note in table["note"].unique() if note]
-    print(*texts, sep="\n", flush=True)
+    if len(tables) == 1 or (args.per_head and not args.csv):
+        for table in tables:
+            print(f"Layers of {table['model'].iloc[0]}:", layer_table(table), "", sep="\n")
+    print("Whole models, medians over layers:", model_table(pandas.concat(tables)), LEGEND, sep="\n")
+    for table in tables:
+        for note in filter(None, table["note"].unique()):
+            print(f"  {table['model'].iloc[0]}: {note}")
 
 
 def shown_scores(table):
@@ -117,8 +118,7 @@ def shown_scores(table):
 def layer_table(table):
     """Returns a line for each layer and head."""
     first, *others = shown_scores(table)
-    cells = pandas.DataFrame({"stack": table["stack"], "layer": table["layer"].astype(str),
-                              "head": table["head"].astype("string").fillna("")})
+    cells = table[["stack", "layer", "head"]].astype("string").fillna("")
     for name in first, "chance", *others:
         cells[name] = table[name].map(lambda score: fixed(score, 3))
     cells["by chance"] = table["limit"].map(lambda limit: f"{fixed(-limit, 2)} to {limit:.2f}", "ignore").fillna("")
@@ -140,5 +140,5 @@ def model_table(table):
 
 
 def with_quartiles(values):
-    q1, median, q3 = (fixed(value, 2) for value in values.quantile([0.25, 0.5, 0.75]))
+    q1, median, q3 = [fixed(value, 2) for value in values.quantile([0.25, 0.5, 0.75])]
     return f"{median} [{q1}, {q3}]"
