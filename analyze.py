@@ -1,9 +1,7 @@
 """
 Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in runs of train.py.
 
-    python analyze.py --hf bert-base gpt2    # names of data/pretrained/models.csv, Hub ids, or folders
-    python analyze.py --hf gpt2-xl --per_head --csv heads.csv --plot gpt2.png
-    python analyze.py --hf EleutherAI/pythia-160m@step{1,512,143000} --csv pythia.csv
+    python analyze.py --hf bert-base gpt2 --csv scores.csv    # names of data/pretrained/models.csv, Hub ids, folders
     python analyze.py --hf ./mine --q 'blocks.{i}.wq.weight' --k 'blocks.{i}.wk.weight' --heads 32,8
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
@@ -15,7 +13,6 @@ W_qk is made of the raw weights, without biases, rotary positions, scaling, and 
 """
 
 import argparse
-import contextlib
 import ctypes
 import math
 import sys
@@ -116,8 +113,7 @@ def scores(w_q, w_k, gamma=GAMMA):
     The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, in float64. nan for a zero
     matrix, and directionality if C = 1. Raises ValueError if the two differ in C or r.
 
-    Of two Linear layers: scores(q.weight.T, k.weight.T). If these have grouped keys, which are fewer:
-    scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
+    Grouped keys are fewer: scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     if w_q.shape[-2:] != w_k.shape[-2:]:
@@ -219,10 +215,9 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     Score every layer of a model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a module in
     memory that has a config, as those of transformers. Returns a ScoredModel, which prints as a table of layers.
 
-        >>> model = score_model("out/tiny", per_head=True)
         >>> score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
 
-    layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
+    layout: if it is not known, q and k, or qkv and order, with heads and transposed (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
     from analyze.data.pretrained import tables  # here: a training needs the scores alone
@@ -263,12 +258,11 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
 
 def read_command(argv):
     """What the words of a command line ask for."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=layout)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--hf", nargs="+", action="extend", metavar="NAME", help="score models: names, ids or paths")
-    what.add_argument("--runs", nargs="+", action="extend", metavar="DIR",
-                      help="compare runs of train.py: their folders, or a file that --csv has written")
+    what.add_argument("--runs", nargs="+", action="extend", metavar="DIR", help="compare runs: folders, or one file")
     parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored "
                         "again, even if it has changed. With --runs, write the comparison to FILE")
     parser.add_argument("--plot", metavar="FILE.png", help="draw scores by size, by layer (of one model), or by step")
@@ -315,8 +309,8 @@ def report_models(args):
     require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
     known, layout = tables.read_scores(args.csv, SCORES), str(read_hand(**args.layout) or "")
     found, scored = {}, []  # {source: its table}, and what has matrices to draw
-    n_failed = 0
-    for name in tqdm(args.hf, unit="model", leave=False, disable=None):
+    status = 0
+    for name in args.hf:
         try:
             source = tables.known_as(name)
             if source in found:  # under another name
@@ -330,25 +324,25 @@ def report_models(args):
                 scored.append(model)
                 table, _, note = model
             found[source] = table
-            tqdm.write(printable(f"{name}: {note}"), file=sys.stderr)
+            print(printable(f"{name}: {note}"), file=sys.stderr)
         except CheckpointError as e:  # it is named, and the others go on
-            tqdm.write(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
-            n_failed += 1
+            print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
+            status = 1
     if found:
         tables.show_scores(list(found.values()), args)
     if found and (args.plot or args.matrices):
         from analyze.data.pretrained import pictures  # and matplotlib with it
 
         pictures.draw(list(found.values()), scored, args)
-    return 1 if n_failed else 0
+    return status
 
 
 def keep_memory():
     """Lets the C library keep memory that this program frees, for later, where it can."""
     # Otherwise large tensors go back to the system, which empties every page before it gives it again: a fifth of a
     # step of train.py, and a tenth of the time to score. It takes up to a third more memory (tests/bench.txt).
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # on Linux alone
-        libc = ctypes.CDLL(None)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # on Linux
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no large tensor has memory of its own, which would go back with it
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: free memory at the end of all does not go back either
 
