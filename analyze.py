@@ -262,7 +262,7 @@ def read_command(argv):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--hf", nargs="+", action="extend", metavar="NAME", help="score models: names, ids or paths")
-    what.add_argument("--runs", nargs="+", action="extend", metavar="DIR", help="compare runs: folders, or one file")
+    what.add_argument("--runs", nargs="+", action="extend", metavar="DIR", help="compare runs: folders, or a CSV file")
     parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored "
                         "again, even if it has changed. With --runs, write the comparison to FILE")
     parser.add_argument("--plot", metavar="FILE.png", help="draw scores by size, by layer (of one model), or by step")
