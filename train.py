@@ -33,7 +33,6 @@ import init
 from config import ConfigError
 from config.processes import PEAKS, device_name, find_place, leave_processes
 from data.atomic import locked
-from data import samples
 from data.batches import Loader, open_corpus, split_batch, torch_seed
 from data.results import runs
 from data.tokens import DataError
@@ -81,7 +80,7 @@ def loop(trainer):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the rows that it has written so far."""
 
-    SAVED = "step", "scored", "symmetries", "losses", "seconds", "rows", "lengths"  # ckpt.pt holds these as they are
+    SAVED = "step", "scored", "losses", "seconds", "rows", "lengths"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
         self.place = place  # the device, and which of several processes this is
@@ -105,7 +104,6 @@ class Trainer:
         self.seconds = 0.0  # the time that these steps took
         self.rows = {"log.csv": "", "scores.csv": ""}  # the texts of these files
         self.scored = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
-        self.symmetries = []  # of each layer then
         self.lengths = [cfg.max_iters]  # a run that was made longer is not one that had this length from the start
         self.drawn_at = time.perf_counter()  # when run.png was drawn last
 
@@ -176,34 +174,29 @@ class Trainer:
 
     def write_log(self, val_loss):
         """Adds a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
-        n = len(self.losses)
-        tokens_per_step = self.cfg.batch_size * self.cfg.block_size
-        train_loss = rate = tokens_per_s = math.nan
-        if n > 0:
-            train_loss = sum(self.losses) / n
-            rate = learning_rate(self.cfg, self.step - 1)
-            tokens_per_s = n * tokens_per_step / self.seconds
-        row = dict(step=self.step, tokens=self.step * tokens_per_step, train_loss=train_loss, val_loss=val_loss,
-                   learning_rate=rate, tokens_per_s=tokens_per_s)
+        n_tokens = self.cfg.batch_size * self.cfg.block_size  # of a step
+        row = dict(step=self.step, tokens=self.step * n_tokens, train_loss=math.nan, val_loss=val_loss,
+                   learning_rate=math.nan, tokens_per_s=math.nan)
+        if self.losses:
+            row["train_loss"] = sum(self.losses) / len(self.losses)
+            row["learning_rate"] = learning_rate(self.cfg, self.step - 1)
+            row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
         peak = PEAKS.get(device_name(self.place.device), math.nan) * self.place.world  # operations a second
-        share = tokens_per_s * operations_per_token(self.cfg, self.corpus.meta["vocab_size"]) / peak
+        share = row["tokens_per_s"] * operations_per_token(self.cfg, self.corpus.meta["vocab_size"]) / peak
         self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row])
-        self.place.say(runs.log_line(row, self.cfg.max_iters, self.symmetries, share))
+        symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, as scores.csv has them
+        self.place.say(runs.log_line(row, self.cfg.max_iters, symmetries, share))
         self.losses, self.seconds = [], 0.0  # a new row begins
 
     @torch.no_grad()
     def write_scores(self):
         """Adds a row for every layer and head to scores.csv."""
-        if self.place.rank > 0:  # only one process writes files
-            return
         matrices = dict(wqk=stacked_qk(self.model))  # copies, which the next steps do not change
         if self.cfg.positions == "untied":
             matrices["positions"] = stacked_qk(self.model, "pos_q", "pos_k")
         for matrix, factors in matrices.items():
             rows = runs.score_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix), analyze.scores)
             self.rows["scores.csv"] = runs.add_rows(self.rows["scores.csv"], rows)
-            if matrix == "wqk":
-                self.symmetries = [row["symmetry"] for row in rows if row["head"] == ""]
         self.scored = matrices
 
     def save(self):
@@ -239,9 +232,8 @@ class Trainer:
             runs.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
             if self.step < cfg.max_iters:  # or its last steps come from an earlier start
                 runs.write_start(self.out, self.about, n_params, self.lengths, place.device)
-        place.say(f"{self.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, "
-                  f"{n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); from step "
-                  f"{self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
+        place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
+                  f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
 
     def prepare_net(self):
         """Prepares the network for several processes, and compiles it."""
@@ -253,8 +245,6 @@ class Trainer:
             return
         # The model inside of DDP. dynamic=False: shapes never change, as every row has K masked tokens.
         self.model.compile(dynamic=False)
-        if self.place.world > 1:  # this is no training step: there is nothing to send
-            self.net.require_backward_grad_sync = False
         _, micro_batch = self.loader.micro_batches(self.loader.batch("train", 0))[0]
         with self.autocast():
             self.net(*micro_batch).backward()  # torch compiles a model when it is first used
@@ -344,11 +334,10 @@ def constraint(cfg, model):
 
 def train(place, cfg):
     """Does a run, from its corpus to its last line."""
-    if place.rank == 0 and not Path(cfg.data_dir, "meta.json").exists():
+    if not Path(cfg.data_dir, "meta.json").exists():
         from data.sympy import prepare
 
-        prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing
-    place.wait()  # for the files
+        prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing; other processes wait for the files
     trainer = Trainer(cfg, place, open_corpus(cfg))
     # Two runs in one folder would mix their rows. Of the processes of a run only the first one writes files.
     with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext():
@@ -362,6 +351,8 @@ def train(place, cfg):
 
 def finish(trainer):
     """Draws run.png, and prints a table of the scores and three samples of text."""
+    from data import samples  # which no step needs
+
     trainer.place.say(f"{runs.table_of_ends(trainer.draw())}; picture: {trainer.out}/run.png")
     with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
         trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))

@@ -36,11 +36,6 @@ class Place:
             dist.all_reduce(total)  # which changes it to the sum
         return total / self.world
 
-    def wait(self):
-        """Waits until all processes are here."""
-        if self.world > 1:
-            dist.barrier()
-
     def require_same(self, values):
         """Raises ConfigError in all processes unless they all have the same values, a dict."""
         of_all = [values] * self.world
