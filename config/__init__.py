@@ -7,6 +7,8 @@ Names that begin with an underscore are not keys. A wrong key or value is a Conf
 value, and what was expected.
 """
 
+from __future__ import annotations  # the type of a field is a text, such as "float | str"
+
 import ast
 import dataclasses
 import math
@@ -24,51 +26,50 @@ class ConfigError(ValueError):
     """A mistake in a configuration, in one line."""
 
 
-# What a value may be, in words and as a function.
-POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf  # nan is neither
-FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
-BELOW_1 = "a share below 1", lambda x: 0 <= x < 1
-UP_TO_1 = "0 to 1", lambda x: 0 <= x <= 1
-SEED = "0 to 2^63 - 1", lambda x: 0 <= x < 2**63
-PATH = "a path", lambda x: x.strip() != ""
-ANY = "anything", lambda x: True
+# What a key may be, if it has the right type: in words and as a function.
+POSITIVE = "more than 0", lambda x: 0 < x < math.inf  # nan is neither
+FROM_ZERO = "0 or more", lambda x: 0 <= x < math.inf
+SHARE = "0 to 1", lambda x: 0 <= x <= 1
+BOOL = "True | False", lambda x: True
+NAME = "not empty", lambda x: x.strip() != ""
+STD = "more than 0 | init_std | linear", lambda x: x in ("init_std", "linear") or type(x) is float and 0 < x < math.inf
 STARTS = "random", "symmetric", "tilted", "indefinite", "negative", "skew"  # of init.py, whose import takes seconds
-STDS = "init_std", "linear"  # the words of init.find_std
-DTYPES = "auto", "float32", "bfloat16", "float16"
 
 
-def key(default, text, allowed=POSITIVE, words=()):
-    """
-    Returns a field of TrainConfig: its default, its line in --help, which values it may have, and which words instead.
-    A key of texts that has words can be nothing else.
-    """
-    return dataclasses.field(default=default, metadata=dict(help=text, allowed=allowed, words=words))
+def one_of(*words):
+    """Returns the same of a key that is one of these words."""
+    return " | ".join(words), lambda x: x in words
+
+
+def key(default, text, allowed=POSITIVE):
+    """Returns a field of TrainConfig: its default, its line in --help, and what it may be."""
+    return dataclasses.field(default=default, metadata=dict(help=text, allowed=allowed))
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value."""
 
-    data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote", PATH)
-    causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one", ANY)
-    objective: str = key("auto", "what to predict; auto: next if causal, else masked", words=("auto", "masked", "next"))
+    data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote", NAME)
+    causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one", BOOL)
+    objective: str = key("auto", "what to predict; auto: next if causal, else masked", one_of("auto", "masked", "next"))
     n_layer: int = key(4, "blocks")
     n_head: int = key(4, "attention heads")
     n_embd: int = key(256, "embedding size; the MLP is four times as wide")
     block_size: int = key(512, "tokens in a sequence")
-    dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1)
-    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
-    positions: str = key("learned", "how a token knows its place (model.py)", words=("learned", "rotary", "untied"))
-    qk_norm: bool = key(False, "scale queries and keys of a head to norm sqrt(D)", ANY)
-    init: str = key("random", "how W_q and W_k start (init.py)", words=STARTS)
+    dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
+    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
+    positions: str = key("learned", "how a token knows its place (model.py)", one_of("learned", "rotary", "untied"))
+    qk_norm: bool = key(False, "scale queries and keys of a head to norm sqrt(D)", BOOL)
+    init: str = key("random", "how W_q and W_k start (init.py)", one_of(*STARTS))
     init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start")
-    qk_std: float = key("init_std", "the same for q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", words=STDS)
-    v_std: float = key("init_std", "the same for v", words=STDS)
-    init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there", words=("scratch", "resume"))
-    mlm_probability: float = key(0.15, "share of the tokens that are masked", ("between 0 and 1", lambda x: 0 < x < 1))
-    mask_share: float = key(0.8, "share of these that the model sees as the mask token", UP_TO_1)
-    random_share: float = key(0.1, "share of these seen as a random token; the rest are seen as they are", UP_TO_1)
-    constraint: str = key("none", "a loss term makes W_qk so, Eq. (S146-S148)", words=("none", "symmetric", "skew"))
+    qk_std: float | str = key("init_std", "the same for q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", STD)
+    v_std: float | str = key("init_std", "the same for v", STD)
+    init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there", one_of("scratch", "resume"))
+    mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
+    mask_share: float = key(0.8, "share of these that the model sees as the mask token", SHARE)
+    random_share: float = key(0.1, "share of these seen as a random token; the rest are seen as they are", SHARE)
+    constraint: str = key("none", "a loss term makes W_qk so, Eq. (S146-S148)", one_of("none", "symmetric", "skew"))
     constraint_weight: float = key(0.0, "weight of this term, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in a step, over all processes")
     micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run with dropout keeps it")
@@ -77,18 +78,18 @@ class TrainConfig:
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "learning rate of the weights of q, k and v, as a share of learning_rate")
     weight_decay: float = key(0.01, "of matrices only", FROM_ZERO)
-    beta2: float = key(0.999, "AdamW's", BELOW_1)
+    beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "steps between rows of scores.csv")
-    out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", PATH)
-    seed: int = key(1, "of weights, data order, masks and dropout", SEED)
-    device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's", ANY)
+    out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", NAME)
+    seed: int = key(1, "of weights, data order, masks and dropout", FROM_ZERO)
+    device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's", NAME)
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
-    dtype: str = key("float32", "of matrix products; auto: 16 bits on a GPU", words=DTYPES)
-    compile: str = key("auto", "torch.compile; auto: on a GPU", words=("auto", "on", "off"))
-    deterministic: bool = key(False, "on a GPU, the same run twice is the same bit for bit, and slower", ANY)
+    dtype: str = key("float32", "of products; auto: 16 bits on a GPU", one_of("auto", "float32", "bfloat16", "float16"))
+    compile: str = key("auto", "torch.compile; auto: on a GPU", one_of("auto", "on", "off"))
+    deterministic: bool = key(False, "on a GPU, the same run twice is the same bit for bit, and slower", BOOL)
 
     def __post_init__(self):
         if self.n_embd % self.n_head:
@@ -122,8 +123,6 @@ HOW = {"out_dir", "init_from", "device", "threads", "compile", "micro_batch_size
 
 def command_line(argv):
     """Returns the TrainConfig of `python train.py ...`. --help, or a mistake, ends the program."""
-    if all(word.startswith("-") for word in argv):  # no file
-        argv = [str(ROOT / "config/tiny.py"), *argv]
     words = [word for word in argv if word not in ("-h", "--help")]
     try:
         cfg = load(words)
@@ -136,17 +135,15 @@ def command_line(argv):
 
 
 def load(argv):
-    """Returns the TrainConfig of a command line: at most one file, and any number of --key=value, which override it."""
+    """Returns the TrainConfig of a file, or of config/tiny.py without one, and of --key=value, which override it."""
     flags = [word for word in argv if word.startswith("-")]
-    files = [word for word in argv if not word.startswith("-")]
     given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
+    files = [word for word in argv if not word.startswith("-")] or [str(ROOT / "config/tiny.py")]
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
-    values = {}
-    for path in files:
-        values["out_dir"] = f"out/{Path(path).stem}"
-        values |= {name: checked(name, x) for name, x in run_file(path).items() if not name.startswith("_")}
-    return TrainConfig(**(values | given))
+    values = {name: x for name, x in run_file(files[0]).items() if not name.startswith("_")}
+    values = {name: checked(name, x) for name, x in values.items()}
+    return TrainConfig(**dict(out_dir=f"out/{Path(files[0]).stem}") | values | given)
 
 
 def read_flags(flags):
@@ -156,7 +153,7 @@ def read_flags(flags):
         if not flag.startswith("--") or "=" not in flag:
             raise ConfigError(f"{flag}: write --key=value, without a space")
         name, value = flag.removeprefix("--").split("=", 1)
-        if name in KEYS and KEYS[name].type is not str:
+        if name in KEYS and KEYS[name].type != "str":
             with suppress(ValueError, SyntaxError):  # no number: a word, or `checked` refuses it
                 value = ast.literal_eval(value)
         values[name] = checked(name, value)
@@ -174,29 +171,19 @@ def checked(name, value):
     """Returns the value. Raises ConfigError if there is no such key, or if it may not have this value."""
     if name not in KEYS:
         raise ConfigError(f"unknown key {name}: --help lists all keys, and a file's own names begin with an underscore")
-    kind, words = KEYS[name].type, KEYS[name].metadata["words"]
+    kinds = KEYS[name].type.split(" | ")
     expected, allows = KEYS[name].metadata["allowed"]
-    if value in words:
-        return value
-    if kind is float and type(value) is int:  # such as --dropout=0
+    if type(value) is int and "float" in kinds:  # such as --dropout=0
         value = float(value)
-    if type(value) is not kind or (kind is str and words):  # not isinstance, to which True is an int
-        expected = describe(KEYS[name])
-    elif allows(value):
-        return os.path.expanduser(value) if KEYS[name].metadata["allowed"] is PATH else value
-    raise ConfigError(f"{name} = {value!r:.80}, expected {expected}")
-
-
-def describe(field):
-    """Returns what a key may be, in words."""
-    kind, words = field.type, field.metadata["words"]
-    return " | ".join(words if kind is str and words else (kind.__name__, *words))
+    if type(value).__name__ not in kinds or not allows(value):  # not isinstance, to which True is an int
+        raise ConfigError(f"{name} = {value!r:.80}, expected {KEYS[name].type}: {expected}")
+    return os.path.expanduser(value) if type(value) is str else value
 
 
 def print_help(cfg):
     """Prints all keys, with the values that they have in cfg."""
-    lines = ["python train.py [config/NAME.py] [--key=value ...]\n",
-             "Without a file it is config/tiny.py. This command without --help would use these values:\n"]
+    print("python train.py [config/NAME.py] [--key=value ...]\n")
+    print("Without a file it is config/tiny.py. This command without --help would use these values:\n")
     for name, field in KEYS.items():
-        lines.append(f"  --{name:18} {getattr(cfg, name)!s:18} {field.metadata['help']} [{describe(field)}]")
-    print("\n".join(lines))
+        expected, _ = field.metadata["allowed"]
+        print(f"  --{name:18} {getattr(cfg, name)!s:18} {field.metadata['help']} [{field.type}: {expected}]")
