@@ -30,12 +30,9 @@ def open_corpus(cfg):
     for tokens, use, rows in (corpus.train, "train", 1), (corpus.val, "validate", cfg.eval_iters * cfg.batch_size):
         needed = rows * cfg.block_size + 1  # the last token has a next one
         if len(tokens) < needed:
-            n_all = (len(corpus.train) + len(corpus.val)) * needed // len(tokens)
-            megabytes = n_all / 1e6 * (1 if corpus.meta["tokenizer"] == "bytes" else 4)  # gpt2: about 4 bytes a token
             raise ConfigError(f"data_dir = {cfg.data_dir}: {len(tokens):,} tokens to {use} on, expected more than "
-                              f"{rows:,} x block_size = {needed - 1:,}. Prepare {n_all:,} tokens in all, about "
-                              f"{megabytes:,.1f} MB of text (with a larger --val_fraction less), or lower batch_size, "
-                              "block_size or eval_iters")
+                              f"{rows:,} x block_size = {needed - 1:,}: prepare more text, or to validate on a larger "
+                              "--val_fraction, or lower batch_size, block_size or eval_iters")
     return corpus
 
 
