@@ -273,8 +273,7 @@ def make_optimizer(cfg, model):
             qkv.append(p)
         else:
             matrices.append(p)
-    # share: of the learning rate, because q, k and v may learn faster or slower.
-    groups = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),
+    groups = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),  # of the learning rate
               dict(params=matrices, weight_decay=cfg.weight_decay, share=1.0),
               dict(params=vectors, weight_decay=0.0, share=1.0)]
     # AdamW keeps running means of the gradient g and of its square:
