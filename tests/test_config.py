@@ -16,12 +16,6 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "config").glob("*.py") if path.stem not in ("__init__", "plan", "processes"))
 
 
-@pytest.fixture(autouse=True)
-def in_root(monkeypatch):
-    """Paths of config files are relative to the root, wherever pytest was started."""
-    monkeypatch.chdir(ROOT)
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_every_config_file_loads_and_builds_its_model(path):
     cfg = load([str(path)])
@@ -56,32 +50,33 @@ def test_config_has_the_starts_and_the_standard_deviation_of_init_and_model():
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_folder(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text("n_layer = 3\n_width = 32\nn_embd = 2 * _width\nlearning_rate = 1\n")
+    mine = tmp_path / "mine.py"
+    mine.write_text("n_layer = 3\n_width = 32\nn_embd = 2 * _width\nlearning_rate = 1\n")
     monkeypatch.setenv("HOME", "/home/ada")
     flags = ["--n_layer=5", "--out_dir=a=b", "--init=skew", "--causal=True", "--qk_std=0.0255", "--data_dir=~/tokens"]
-    cfg = load([str(tmp_path / "mine.py"), *flags])
+    cfg = load([str(mine), *flags])
     assert (cfg.n_layer, cfg.n_embd, cfg.out_dir, cfg.init, cfg.causal) == (5, 64, "a=b", "skew", True)
     assert (cfg.learning_rate, cfg.qk_std, cfg.data_dir) == (1.0, 0.0255, "/home/ada/tokens")
     assert isinstance(cfg.learning_rate, float)
+    mine.write_text("n_embd = C = 64")
+    with pytest.raises(ConfigError, match="unknown key C"):
+        load([str(mine)])
 
 
 @pytest.mark.parametrize("argv, words", [
-    (["--n_layers=4"], "unknown key n_layers"),
+    (["--n_layers=4"], "unknown key n_layers: --help lists all keys, and a file's own names begin with an underscore"),
     (["--n_layer=True"], "n_layer = True, expected int"),
     (["--causal=true"], "causal = 'true', expected bool"),
-    (["--init=symetric"], "init = 'symetric', expected random | symmetric"),
+    (["--init=symetric"], "init = 'symetric', expected str: random | symmetric"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
-    (["--grad_clip=0"], "grad_clip = 0.0, expected more than 0"),  # elsewhere 0 means: no limit
+    (["--grad_clip=0"], "grad_clip = 0.0, expected float: more than 0"),  # elsewhere 0 means: no limit
     (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),
-    (["--dropout=1.0"], "dropout = 1.0, expected a share below 1"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it"),
-    (["--qk_std=1e999"], "qk_std = inf, expected more than 0, and finite"),
-    (["--qk_std=linaer"], "qk_std = 'linaer', expected float | init_std | linear"),
+    (["--qk_std=linaer"], "qk_std = 'linaer', expected float | str: more than 0 | init_std | linear"),
     (["--mlm_probability=0.01", "--block_size=32"], "less than half a token"),
-    (["--out_dir="], "out_dir = '', expected a path"),
-    (["--seed=18446744073709551616"], "seed = 18446744073709551616, expected 0 to 2^63 - 1"),
+    (["--out_dir="], "out_dir = '', expected str: not empty"),
     (["config/nope.py"], "there is no file config/nope.py"), (["a.py", "b.py"], "one config file at most"),
     (["--mask_share=0.8", "--random_share=0.3"], "mask_share + random_share is more than 1"),
 ])
@@ -91,16 +86,9 @@ def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     assert words in str(e.value) and "\n" not in str(e.value) and len(str(e.value)) < 200
 
 
-def test_a_mistake_in_a_file_is_named_too(tmp_path):
-    (tmp_path / "mine.py").write_text("C = 64\nn_embd = C")
-    with pytest.raises(ConfigError, match="unknown key C: .* a file's own names begin with an underscore"):
-        load([str(tmp_path / "mine.py")])
-
-
 def test_help_and_a_mistake_answer_without_torch_and_help_shows_what_the_command_would_use():
     for argv, status, words in [
-            (["--help"], 0, "--n_embd             64 "), (["config/bert.py", "-h"], 0, "--n_embd             768 "),
-            (["--n_layers=3"], 1, "unknown key n_layers")]:
+            (["--help"], 0, "--n_embd             64 "), (["--n_layers=3"], 1, "unknown key n_layers")]:
         code = (f"import runpy, sys; sys.modules['torch'] = None; sys.argv[1:] = {argv}\n"
                 "runpy.run_path('train.py', run_name='__main__')")
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
