@@ -1,10 +1,6 @@
 """
-Runs of train.py for the tests, in this process, or in one of its own:
-
-    life = begin(argv(cfg), output, partial(train_killed, "torch.save", 2))  # kill -9 before the second checkpoint
-    status, said = end(life)
-
-A process imports torch once, is never used, and forks every life.
+Runs of train.py for the tests: `run` in this process, and `in_processes` in others, where they may be `killed`. These
+are forks of a process that imports torch once, and is never used.
 """
 
 import itertools
@@ -13,9 +9,9 @@ import os
 import pkgutil
 import signal
 import socket
+import tempfile
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -23,29 +19,20 @@ import pandas
 import pytest
 import torch
 from tqdm import tqdm
-from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 import train
-from config import TrainConfig, command_line
+from config import TrainConfig
 from config.processes import Place
 from data import tokens
-from data.export import to_hf
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
              warmup_iters=3, learning_rate=1e-2, eval_interval=4, eval_iters=2, score_interval=3)
 TRAIN_STEP = "train.Trainer.train_step"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
-FINISH, DRAW = train.finish, train.Trainer.draw
+FINISH, DRAW, COMPILE = train.finish, train.Trainer.draw, torch.nn.Module.compile
 train.finish = train.Trainer.draw = lambda trainer: None  # a picture takes longer than all of these steps
-
-
-def as_theirs(model):
-    """The model as a BertForMaskedLM or BertLMHeadModel of transformers."""
-    config, state = to_hf(model)
-    hf = (BertLMHeadModel if model.cfg.causal else BertForMaskedLM)(BertConfig(**config))
-    hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
-    return hf
+torch.nn.Module.compile = lambda model, **kwargs: COMPILE(model, backend="aot_eager", **kwargs)  # inductor takes longer
 
 
 def small_run(data_dir, out_dir):
@@ -59,18 +46,8 @@ def make_trainer(cfg, **changes):
     return train.Trainer(cfg, Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
 
 
-def argv(cfg, **changes):
-    """The command line of a TrainConfig, with every key in it."""
-    return [f"--{name}={value}" for name, value in (vars(cfg) | changes).items()]
-
-
-def train_main(argv):
-    """python train.py ..."""
-    train.main(command_line(argv))
-
-
 def run(cfg, **changes):
-    train_main(argv(cfg, **changes))
+    train.main(replace(cfg, **changes))
 
 
 def resume(cfg, **changes):
@@ -107,69 +84,44 @@ def result(cfg):
     return bits, Path(cfg.out_dir, "scores.csv").read_text(), log(cfg).drop(columns="tokens_per_s").to_csv()
 
 
-def at_call(name, n, act):
-    """act() happens before the n-th call of a function -> the patch, for `with`."""
+def killed(cfg, name, n):
+    """A run that resumes, and kill -9 before the n-th call of a function."""
     whole, calls = pkgutil.resolve_name(name), itertools.count(1)
 
-    def called(*args, **kwargs):
+    def called(*args):
         if next(calls) == n:
-            act()
-        return whole(*args, **kwargs)
+            signal.raise_signal(signal.SIGKILL)
+        return whole(*args)
 
-    return mock.patch(name, called)
-
-
-def train_killed(name, n, argv):
-    """python train.py ..., and kill -9 before the n-th call of a function."""
-    with at_call(name, n, partial(signal.raise_signal, signal.SIGKILL)):
-        train_main(argv)
+    with mock.patch(name, called):
+        resume(cfg)
 
 
-def train_compiled(argv):
-    """python train.py ... without inductor, which takes half a minute."""
-    whole = torch.nn.Module.compile
-    quickly = lambda model, **kwargs: whole(model, backend="aot_eager", **kwargs)
-    with mock.patch("torch.nn.Module.compile", quickly):
-        train_main(argv)
+def in_processes(*calls):
+    """
+    Makes calls, each a function and its arguments, in processes of their own: several as torchrun does.
+    -> [(exit status, what it said), ...]
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        env = dict(WORLD_SIZE=str(len(calls)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        lives = {}  # {the file of what it says: the process}
+        for rank, call in enumerate(calls):
+            of_rank = env | dict(RANK=str(rank), LOCAL_RANK=str(rank)) if len(calls) > 1 else {}
+            output = Path(folder, str(rank))
+            lives[output] = FORKS.Process(target=live, args=(call, output, of_rank))
+            lives[output].start()
+        for life in lives.values():
+            life.join(300)
+        return [(life.exitcode, output.read_text(errors="replace")) for output, life in lives.items()]
 
 
-def stop_at(n, cfg):
-    """A run that ends before its n-th step."""
-    def stop():
-        raise KeyboardInterrupt
-
-    with at_call(TRAIN_STEP, n, stop), pytest.raises(KeyboardInterrupt):
-        train_compiled(argv(cfg))
-
-
-def begin(argv, output, main=train_main, **env):
-    """main(argv) in a process of its own. output: a file for what it says; env: variables -> the process"""
-    life = FORKS.Process(target=live, args=(argv, output, main, env))
-    life.output = Path(output)
-    life.start()
-    return life
-
-
-def live(argv, output, main, env):
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def live(call, output, env):
+    file = os.open(output, os.O_WRONLY | os.O_CREAT)
     for fd in 1, 2:  # one file for both, or one would write over the other
         os.dup2(file, fd)
     os.environ.update(env)
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
-    main(argv)
-
-
-def begin_ranks(argv, output, others=None, main=train_main):
-    """The same on two processes; others: the arguments of the second one, where they are not its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    return [begin(args, f"{output}.{rank}", main, RANK=str(rank), LOCAL_RANK=str(rank), **env)
-            for rank, args in enumerate((argv, others or argv))]
-
-
-def end(life):
-    """-> exit status (None: it still runs), what it said."""
-    life.join(300)
-    return life.exitcode, life.output.read_text(errors="replace")  # killed in the middle of a character
+    function, *args = call
+    function(*args)

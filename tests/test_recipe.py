@@ -10,9 +10,9 @@ import torch
 
 import init
 from data.batches import torch_seed
-from data.export import to_hf
+from data.export import to_bert, to_hf
 from model import ModelConfig, Transformer
-from tests.lives import as_theirs, make_trainer
+from tests.lives import make_trainer
 from tests.test_model import either
 
 
@@ -73,7 +73,7 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
     ours = trainer(causal=causal, max_iters=50, warmup_iters=10, grad_clip=0.1, beta2=0.9, weight_decay=0.5,
                    qkv_rate=0.5)
     batches = list(ours.loader.train_batches(0))
-    hf = as_theirs(ours.model)
+    hf = to_bert(ours.model)
     expected = plain_loop(hf, ours.cfg, batches)
     losses = []
     for batch in batches:
@@ -95,7 +95,7 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, causal):
     """After the embeddings, on the attention weights, after attention, after the MLP: with the same random numbers,
     drawn in this order, both models are the same."""
     ours = trainer(causal=causal, **DROPOUT)
-    hf, idx = as_theirs(ours.model).train(), ours.loader.batch("train", 0)[0]
+    hf, idx = to_bert(ours.model).train(), ours.loader.batch("train", 0)[0]
     torch.manual_seed(0)
     expected = hf(idx).logits
     torch.manual_seed(0)

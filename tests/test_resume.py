@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,7 @@ import torch
 import train
 from config import ROOT
 from data.results import runs
-from tests.lives import (TRAIN_STEP, argv, begin, begin_ranks, checkpoint, end, log, refusal, result, resume, stop_at,
-                         train_compiled, train_killed, train_main)
+from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, refusal, result, resume, run
 
 # Where a process dies: before the n-th call of a function.
 MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.results.runs.write_rows", 2), ("os.replace", 5)]
@@ -34,10 +32,10 @@ def copied(finished, cfg):
 # ---- killed, gone on with ----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(finished, cfg, tmp_path):
+def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(finished, cfg):
     for name, n in MOMENTS:
-        status, said = end(begin(argv(cfg, init_from="resume"), tmp_path / "life.txt", partial(train_killed, name, n)))
-        assert status == -signal.SIGKILL and "Traceback" not in said, (name, n, said)
+        ((status, said),) = in_processes((killed, cfg, name, n))
+        assert status == -signal.SIGKILL, (name, n, said)
     assert 0 < checkpoint(cfg)["step"] < 12
     for name in "log.csv", "scores.csv":
         Path(cfg.out_dir, name).write_text("rows that were lost or changed")
@@ -51,13 +49,14 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(
     dict(constraint="symmetric", constraint_weight=0.1, dropout=0, attn_dropout=0),
 ], ids=str)
 def test_every_kind_of_run_goes_on_bit_for_bit(cfg, changes):
-    whole = replace(cfg, **changes, out_dir=f"{cfg.out_dir}_whole")
     cfg = replace(cfg, **changes)
-    train_compiled(argv(whole))
-    stop_at(7, cfg)
-    train_compiled(argv(cfg, init_from="resume"))
+    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
+    run(whole)
+    in_processes((killed, cfg, TRAIN_STEP, 7))
+    assert checkpoint(cfg)["step"] == 4
+    resume(cfg)
     torch.set_num_threads(1)
-    assert checkpoint(cfg)["step"] == 12 and result(cfg) == result(whole)
+    assert result(cfg) == result(whole)
 
 
 def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_it_had(finished, copied):
@@ -134,22 +133,20 @@ def test_rows_in_a_folder_without_a_checkpoint_are_not_overwritten(cfg):
 # ---- several processes -------------------------------------------------------------------------------------------
 
 
-def test_two_processes_that_are_killed_go_on_bit_for_bit_and_one_goes_on_from_them(finished, cfg, tmp_path):
+def test_two_processes_that_are_killed_go_on_bit_for_bit_and_one_goes_on_from_them(finished, cfg):
     whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
-    assert [end(life)[0] for life in begin_ranks(argv(whole), tmp_path / "whole")] == [0, 0]
-    killed = partial(train_killed, TRAIN_STEP, 6)
-    for main, status, step in (killed, 2 * [-signal.SIGKILL], 4), (train_main, [0, 0], 12):
-        lives = begin_ranks(argv(cfg, init_from="resume"), tmp_path / "cut", main=main)
-        assert [end(life)[0] for life in lives] == status and checkpoint(cfg)["step"] == step
+    assert [status for status, _ in in_processes(*2 * [(run, whole)])] == [0, 0]
+    assert [status for status, _ in in_processes(*2 * [(killed, cfg, TRAIN_STEP, 6)])] == 2 * [-signal.SIGKILL]
+    assert checkpoint(cfg)["step"] == 4
+    assert [status for status, _ in in_processes(*2 * [(resume, cfg)])] == [0, 0]
     assert result(cfg) == result(whole)
     resume(cfg, max_iters=14)  # with one process
     for column in "step", "train_loss", "val_loss":
         np.testing.assert_allclose(log(cfg)[column][:4], log(finished)[column], atol=2e-5)
 
 
-def test_processes_that_are_not_of_one_run_do_not_begin(cfg, tmp_path):
-    lives = begin_ranks(argv(cfg), tmp_path / "rank", argv(cfg, learning_rate=0.03, seed=9))
-    for status, said in map(end, lives):
+def test_processes_that_are_not_of_one_run_do_not_begin(cfg):
+    for status, said in in_processes((run, cfg), (run, replace(cfg, learning_rate=0.03, seed=9))):
         assert status == 1 and "the processes of this run differ in learning_rate, seed" in said
 
 
@@ -173,8 +170,3 @@ def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch
     said = refusal(cfg, **changes)
     assert words in said and f"{cfg.out_dir}/ckpt.pt" in said
     assert checkpoint(cfg)["step"] == kept
-
-
-def test_a_start_that_is_no_number_ends_the_run_too(cfg):
-    said = refusal(cfg, init="symmetric", constraint="skew", constraint_weight=0.1)  # |M|^2 / |M_n|^2 = 1 / 0
-    assert re.search("step .: the .*loss is nan: choose .* another start", said)
