@@ -80,7 +80,7 @@ def loop(trainer):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the rows that it has written so far."""
 
-    SAVED = "step", "scored", "losses", "seconds", "rows", "lengths"  # ckpt.pt holds these as they are
+    SAVED = "step", "scored", "rows", "lengths"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
         self.place = place  # the device, and which of several processes this is
