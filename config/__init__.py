@@ -30,6 +30,7 @@ class ConfigError(ValueError):
 POSITIVE = "more than 0", lambda x: 0 < x < math.inf  # nan is neither
 FROM_ZERO = "0 or more", lambda x: 0 <= x < math.inf
 SHARE = "0 to 1", lambda x: 0 <= x <= 1
+BELOW_1 = "0 to below 1", lambda x: 0 <= x < 1
 BOOL = "True | False", lambda x: True
 NAME = "not empty", lambda x: x.strip() != ""
 STD = "more than 0 | init_std | linear", lambda x: x in ("init_std", "linear") or type(x) is float and 0 < x < math.inf
@@ -57,8 +58,8 @@ class TrainConfig:
     n_head: int = key(4, "attention heads")
     n_embd: int = key(256, "embedding size; the MLP is four times as wide")
     block_size: int = key(512, "tokens in a sequence")
-    dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
-    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
+    dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1)
+    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
     positions: str = key("learned", "how a token knows its place (model.py)", one_of("learned", "rotary", "untied"))
     qk_norm: bool = key(False, "scale queries and keys of a head to norm sqrt(D)", BOOL)
     init: str = key("random", "how W_q and W_k start (init.py)", one_of(*STARTS))
@@ -78,7 +79,7 @@ class TrainConfig:
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "learning rate of the weights of q, k and v, as a share of learning_rate")
     weight_decay: float = key(0.01, "of matrices only", FROM_ZERO)
-    beta2: float = key(0.999, "AdamW's", SHARE)
+    beta2: float = key(0.999, "AdamW's", BELOW_1)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")

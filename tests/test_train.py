@@ -168,6 +168,13 @@ def test_the_rows_have_the_mean_training_loss_and_the_speed_of_their_steps_alone
     np.testing.assert_allclose(log(cfg).train_loss[1:], np.reshape(losses, (3, 4)).mean(1), atol=1e-5)
 
 
+def test_a_line_of_the_log_has_the_symmetry_of_each_layer_or_of_many_layers_their_range():
+    row = dict(step=200_000, val_loss=10.123456, train_loss=10.123456, tokens_per_s=12_345_678.0)
+    assert runs.log_line(row, 200_000, [0.5, -0.25], math.nan).endswith("tokens/s, symmetry 0.50 -0.25")
+    line = runs.log_line(row, 200_000, [-0.5, *11 * [0.25], 0.987], 0.414)
+    assert line.endswith("about 41% of the card, symmetry -0.50 to 0.99, median 0.25")
+
+
 @pytest.mark.parametrize("changes", [dict(), dict(causal=True)])
 def test_operations_are_estimated_as_torch_counts_them(changes):
     cfg = replace(load(["config/bert.py"]), **changes)
