@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections import Counter
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,9 +69,8 @@ def write(args, files, read, split_of=None):
         if meta.get(key) != value:
             raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or choose "
                             "another --out_dir")
-    n_tokens = meta["tokens"]
-    share = n_tokens["val"] / sum(n_tokens.values())
-    print(f"{folder}: {sum(n_tokens.values()):,} tokens, {share:.2%} to validate on")
+    total = sum(meta["tokens"].values())
+    print(f"{folder}: {total:,} tokens, {meta['tokens']['val'] / total:.2%} to validate on")
     return folder
 
 
@@ -81,17 +80,17 @@ def split_files(files, val_fraction):
 
     Files come in the order of their SHA-256. One is validated on if this brings the share nearer to val_fraction.
     """
-    digest_of = {file: tokens.digest(file) for file in files}
-    sizes = Counter()  # SHA-256 -> the bytes of all files that have it, which are in one split
-    for file, digest in digest_of.items():
-        sizes[digest] += os.path.getsize(file)
-    missing = val_fraction * sizes.total()  # bytes
-    val = set()
-    for digest, n_bytes in sorted(sizes.items()):
+    copies_of = defaultdict(list)  # SHA-256 -> all files that have it, which are in one split
+    for file in files:
+        copies_of[tokens.digest(file)].append(file)
+    missing = val_fraction * sum(os.path.getsize(file) for file in files)  # bytes
+    split_of = dict.fromkeys(files, "train")
+    for _, copies in sorted(copies_of.items()):
+        n_bytes = sum(os.path.getsize(file) for file in copies)
         if n_bytes < 2 * missing:
-            val.add(digest)
+            split_of |= dict.fromkeys(copies, "val")
             missing -= n_bytes
-    return {file: "val" if digest in val else "train" for file, digest in digest_of.items()}
+    return split_of
 
 
 def write_splits(folder, meta, texts):
@@ -100,10 +99,9 @@ def write_splits(folder, meta, texts):
     with open(folder / "train.bin", "wb") as train, open(folder / "val.bin", "wb") as val:
         files = dict(train=train, val=val)
         for split, ids in tqdm(encode_all(texts, meta), unit=" documents"):
-            if len(ids) == 1:  # an empty document has nothing but its end
-                continue
-            files[split].write(ids)
-            n_tokens[split] += len(ids)
+            if len(ids) > 1:  # an empty document has nothing but its end
+                files[split].write(ids)
+                n_tokens[split] += len(ids)
             if 0 < meta["max_tokens"] <= sum(n_tokens.values()):
                 break
     if not all(n_tokens.values()):
@@ -124,9 +122,8 @@ def encode_all(texts, meta):
         ids = encode(" ".join(text) if meta["spaced"] else text)
         assert np.max(ids, initial=0) < meta["n_vocab"], f"{meta['tokenizer']}: a token {max(ids)} is above n_vocab"
         if split is None:
-            first_8_bytes = hashlib.sha256(utf8).digest()[:8]
-            draw = (int.from_bytes(first_8_bytes, "little") ^ SECRET) / 2.0**64
-            split = "val" if draw < meta["val_fraction"] else "train"
+            draw = int.from_bytes(hashlib.sha256(utf8).digest()[:8], "little") ^ SECRET
+            split = "val" if draw / 2.0**64 < meta["val_fraction"] else "train"
         return split, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
 
     with ThreadPoolExecutor() as pool:
