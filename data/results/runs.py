@@ -14,7 +14,6 @@ The files of a run of train.py. Each is complete, or not there; records.py reads
 
 import csv
 import io
-import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -60,10 +59,12 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
-    for layer, (n_head, *factors) in enumerate(zip(n_heads, *new, *previous)):  # four factors, (C, C) each
+    for layer, n_head in enumerate(n_heads):
         place = dict(step=step, matrix=matrix, layer=layer)
+        factors = [w[layer] for w in (*new, *previous)]  # four, (C, C) each
         rows.append(place | dict(head="") | measure(*factors, scores))
-        of_heads = measure(*(w.unflatten(-1, (n_head, -1)).movedim(-2, 0) for w in factors), scores)  # (H, C, D) each
+        factors = [w.unflatten(-1, (n_head, -1)).movedim(-2, 0) for w in factors]  # (H, C, D) each
+        of_heads = measure(*factors, scores)
         for head in range(n_head):
             rows.append(place | dict(head=head) | {name: values[head] for name, values in of_heads.items()})
     return rows
@@ -82,17 +83,14 @@ def measure(w_q, w_k, p_q, p_k, scores):
 
 def add_rows(text, rows):
     """Returns the text of a CSV file with more rows, each {column: a number}. Raises RunError for other columns."""
-    columns = list(rows[0])
+    header = ",".join(rows[0]) + "\n"
+    require(not text or text.startswith(header), f"this run has other columns than {', '.join(rows[0])}: go on with "
+            "the commit in its run.json")
     file = io.StringIO()
-    writer = csv.DictWriter(file, columns, lineterminator="\n")
-    if not text:
-        writer.writeheader()
-    else:
-        is_same = text.startswith(",".join(columns) + "\n")
-        require(is_same, f"this run has other columns than {', '.join(columns)}: go on with the commit in its run.json")
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")  # refuses a row with other columns than the first
     for row in rows:
         writer.writerow({name: cell(name, value) for name, value in row.items()})
-    return text + file.getvalue()
+    return (text or header) + file.getvalue()
 
 
 def cell(name, value):
@@ -121,14 +119,13 @@ def log_line(row, max_iters, symmetries, share):
 
 def table_of_ends(run):
     """Returns the first and the last scores of every layer of a Record, and its last loss, as a text."""
-    scores = ["symmetry", "heads", "directionality", "positions"]
-    scores = [score for score in scores if len(run.curve(f"{score}_0"))]
+    scores = [score for score in ("symmetry", "heads", "directionality", "positions") if len(run.curve(score))]
     lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
     for layer in range(run.layers("symmetry").shape[1]):
         line = f"{layer:5}"
         for score in scores:
-            curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
-            line += " " * (len(score) + 1) + f"{fixed(curve[0], 2):>8}{fixed(curve[-1], 2):>8}"
+            start, end = run.curve(f"{score}_{layer}").iloc[[0, -1]]
+            line += " " * (len(score) + 1) + f"{fixed(start, 2):>8}{fixed(end, 2):>8}"
         lines.append(line)
     return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
 
@@ -152,25 +149,22 @@ def identity(described):
 
 def find_commit():
     """
-    Returns the commit of this project's own repository, with -dirty if its code is another one, or "no repository".
-
-    Code is another one if a file of the commit has changed, or if a Python file that it lacks was imported.
+    Returns the commit of this project's own repository, or "no repository". It ends in -dirty if the code is another
+    one: a file of the commit has changed, or a Python file was imported that is not in the repository.
     """
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}  # of another repository
-
-    def git(*words):
-        return subprocess.run(["git", *words], cwd=ROOT, env=clean, capture_output=True, text=True).stdout.strip()
+    def git(*words):  # of this repository, even if GIT_DIR is another one
+        command = ["git", f"--git-dir={ROOT}/.git", f"--work-tree={ROOT}", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
     try:
-        if git("rev-parse", "--show-toplevel") != str(ROOT):  # it is a folder inside another project
-            return "no repository"
         commit = git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
         new = {str(ROOT / name) for name in git("ls-files", "--others", "--exclude-standard", "*.py").splitlines()}
     except OSError:  # git is not installed
         return "no repository"
     imported = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    is_dirty = commit.endswith("-dirty") or not new & imported
-    return commit if is_dirty else f"{commit}-dirty"
+    if new & imported and not commit.endswith("-dirty"):
+        commit += "-dirty"
+    return commit or "no repository"
 
 
 # ---- writing and reading a run -----------------------------------------------------------------------------------
