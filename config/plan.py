@@ -14,10 +14,9 @@ from typing import NamedTuple
 from config import HOW, ROOT, ConfigError, load, read_flags, run_file
 
 BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run has its own
-ORIGIN = {"commit", "python", "torch", "device_name"}  # where a run comes from
 # Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
 # new one of a fork, makes another task: add it if it does not. data_dir is the place of a corpus.
-WITHIN_TASK = HOW | ORIGIN | {
+WITHIN_TASK = HOW | {
     "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
     "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
     "learning_rate", "qkv_rate", "weight_decay", "beta2", "grad_clip"}

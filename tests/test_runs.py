@@ -31,8 +31,7 @@ FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is s
     (FALL, 0.0),  # there at the end
     (FALL + 0.5, -math.inf),  # never: less than any, and neither 0 nor 100 %
     (np.where(STEPS < 500, 3.0, 1.0), 0.4),  # the mean of three is 2.33 at step 500 and 1.67 at 600
-    (np.where(STEPS == 500, 0.0, 3.0), 0.5),  # a single good evaluation of 0 does count, as its mean with two of 3 is 2
-    (np.where(STEPS == 500, 1.0, 3.0), -math.inf),  # one of 1 does not
+    (np.where(STEPS == 500, 1.0, 3.0), -math.inf),  # a single good evaluation does not count
 ])
 def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
     found = compare.speed_up(pandas.Series(loss, STEPS), pandas.Series(FALL, STEPS))
@@ -86,7 +85,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, lengths=(), com
     """A run with the given validation losses, whose layers have one head each. Its scores are known."""
     config = dict(max_iters=1000, n_layer=n_layer, n_head=1, seed=seed, out_dir=str(folder)) | changes
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
-    of_run = dict(config=config, data=data, origin=dict(commit=commit), lengths=list(lengths))
+    of_run = dict(config=config, data=data, n_params=1, origin=dict(commit=commit), lengths=list(lengths))
     log, scores = ["step,tokens,train_loss,val_loss,learning_rate,tokens_per_s"], [HEADER]
     for i, (step, val_loss) in enumerate(zip(steps, loss)):
         log.append(f"{step},0,,{val_loss:.6f},,")
@@ -168,7 +167,7 @@ def test_only_pairs_of_one_seed_are_compared_and_a_file_names_every_version_that
     of_b = words_of(printed(*folders, "--all", "--csv", path))[2]
     assert of_b[2:6] == ["4.500", "+1.800", "a", "1"]  # the difference of seed 2 alone
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
-    assert [arm[0].config["commit"] for arm in compare.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
+    assert [arm[0].origin["commit"] for arm in compare.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
 
 def test_where_a_run_has_not_finished_all_are_compared_at_the_last_step_that_they_have(tmp_path, drawn):
@@ -253,7 +252,7 @@ def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_h
             continue
         comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), compare.pool([path]))
         for record in records.read_comparison(path):
-            for commit in record.config["commit"]:
+            for commit in record.origin["commit"]:
                 is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
                 assert is_here.returncode == 0, f"{path.name}: {commit}"
 

@@ -3,6 +3,7 @@ Statistics of training runs. An arm is one configuration; its runs differ only i
 saw the same data, so arms are compared in pairs: a difference for each seed.
 """
 
+import itertools
 from math import inf, nan
 from pathlib import Path
 
@@ -10,11 +11,11 @@ import numpy as np
 import pandas
 
 from config import HOW
-from config.plan import ORIGIN, differing_keys, task_of
+from config.plan import differing_keys, task_of
 from data.results.records import read_comparison, read_run
 from data.results.runs import require
 
-FREE = HOW | ORIGIN | {"seed", "data_dir"}  # runs of one arm may differ in these keys
+FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
 DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
@@ -118,23 +119,14 @@ def pool(paths):
     return arms
 
 
-def by_task(arms):
-    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
-    tasks = {}
-    for name, records in arms.items():
-        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
-    return list(tasks.values())
-
-
-def find_baselines(arms, chosen, measure):
+def find_baseline(name, arms, chosen, measure):
     """
-    Returns {arm: its baseline}: of the arms of its task the chosen one, or else the first. A score means the same in
+    Returns the baseline of an arm: of the arms of its task the chosen one, or else the first. A score means the same in
     all tasks, so there it is one baseline for all arms.
     """
-    baseline_of = {}
-    for neighbours in by_task(arms) if measure == "loss" else [arms]:
-        baseline_of |= dict.fromkeys(neighbours, chosen if chosen in neighbours else next(iter(neighbours)))
-    return baseline_of
+    task = {other: task_of(records[0].config) for other, records in arms.items()}
+    may_be = [other for other in arms if measure != "loss" or task[other] == task[name]]
+    return chosen if chosen in may_be else may_be[0]
 
 
 def at_end(records, measure):
@@ -144,9 +136,9 @@ def at_end(records, measure):
 
 def cut_at_common_step(arms):
     """Returns the last step at which all runs have a loss and scores, and the runs as they were at this step."""
-    runs = [record for records in arms.values() for record in records]
-    steps = [set(run.curve("loss").index) & set(run.curve("symmetry").index) for run in runs]
-    step = max(set.intersection(*steps))  # all have step 0
+    runs = list(itertools.chain(*arms.values()))
+    curves = [run.curve("loss") for run in runs] + [run.curve("symmetry") for run in runs]
+    step = max(set.intersection(*[set(curve.index) for curve in curves]))  # all have step 0
     return step, {name: [record._replace(table=record.table.loc[:step]) for record in records]
                   for name, records in arms.items()}
 

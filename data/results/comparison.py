@@ -1,5 +1,6 @@
 """Prints comparisons of runs of train.py (analyze.py --runs), and draws the pictures that go with them."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas
 from config import ROOT
 from config.plan import differing_keys, read_plan, task_of
 from data.names import fixed
-from data.results.compare import (FREE, MIN_PAIRS, at_end, cut_at_common_step, find_baselines, holm, of_differences,
+from data.results.compare import (FREE, MIN_PAIRS, at_end, cut_at_common_step, find_baseline, holm, of_differences,
                                   pool, updates_saved)
 from data.results.records import write_comparison
 from data.results.runs import require
@@ -51,7 +52,9 @@ def report_runs(args):
 
     is_plain = not (args.arms or args.baseline or args.all or args.measure or args.by_layer)
     planned = plan.planned if plan and is_plain else []
+    measures = [measure for measure, *_ in planned]
     arms, time = at_one_time(arms, planned)
+    require_measures(measures or [args.measure or "loss"], arms)
     if planned:
         tables = [arms_table(arms, "loss"), tests_table(planned, arms)]
     elif args.by_layer or (is_plain and all(len(records) == 1 for records in arms.values())):
@@ -61,11 +64,14 @@ def report_runs(args):
     if args.plot:
         from data.results import curves  # and matplotlib with it
 
-        runs = [record for records in arms.values() for record in records]
+        runs = list(itertools.chain(*arms.values()))
         if len(runs) == 1:
             curves.plot_run(runs[0], args.plot)
         else:
-            curves.plot_runs(arms, args.plot, [measure for measure, *_ in planned])
+            drawn = dict.fromkeys(["loss", *measures])
+            if task_keys(arms):
+                del drawn["loss"]  # losses of different tasks are not compared
+            curves.plot_runs(arms, args.plot, drawn)
     for table in tables:
         print(table.to_string(index="result" not in table))  # tests have no names
     columns = [column for table in tables for column in table]
@@ -77,19 +83,18 @@ def at_one_time(arms, planned):
     Returns the runs that are compared, and when, in words: at the end if all have finished, or else at the last step
     that all of them have. For planned tests those that have not finished are left out. Both are said.
     """
-    runs = [record for records in arms.values() for record in records]
-    unfinished = ", ".join(f"{run.arm} {run.seed}" for run in runs if not run.is_finished())
+    unfinished = [run for run in itertools.chain(*arms.values()) if not run.is_finished()]
+    names = ", ".join(f"{run.arm} {run.seed}" for run in unfinished)
     if not unfinished:
         return arms, "at the end"
     if not planned:
         step, arms = cut_at_common_step(arms)
-        print(f"All runs are shown at step {step:,}, because these have not finished: {unfinished}")
+        print(f"All runs are shown at step {step:,}, because these have not finished: {names}")
         return arms, f"at step {step:,}"
-    print(f"These have not finished, and are left out: {unfinished}")
-    finished = {name: [record for record in records if record.is_finished()] for name, records in arms.items()}
-    arms = {name: records for name, records in finished.items() if records}
-    require(arms, "no run has finished, so no test was done: --all shows them as they are")
-    return arms, "at the end"
+    print(f"These have not finished, and are left out: {names}")
+    finished = {name: [run for run in records if run.is_finished()] for name, records in arms.items()}
+    require(any(finished.values()), "no run has finished, so no test was done: --all shows them as they are")
+    return {name: records for name, records in finished.items() if records}, "at the end"
 
 
 def find_plan(path, runs):
@@ -114,12 +119,25 @@ def require_runs_of(plan, arms):
             require(record.seed in plan.seeds, f"{plan.path} is another plan: it has no seed {record.seed}")
 
 
+def require_measures(measures, arms):
+    """Raises RunError if no run has one of these measures."""
+    columns = set().union(*[run.table for run in itertools.chain(*arms.values())])
+    names = ["loss", *sorted(columns - {"train_loss", "val_loss"})]
+    for measure in measures:
+        require(measure in names, f"no run has {measure}: there are {', '.join(names)}")
+
+
 # ---- tables, DataFrames of cells as they are shown ---------------------------------------------------------------
+
+
+def task_keys(arms):
+    """Returns the keys in which the tasks of arms differ."""
+    return differing_keys([task_of(records[0].config) for records in arms.values()])
 
 
 def arms_table(arms, measure, differences={}):
     """Returns a row for each arm. differences: {arm: more cells}"""
-    keys = differing_keys([task_of(records[0].config) for records in arms.values()])
+    keys = task_keys(arms)
     rows = {}
     for name, records in arms.items():
         task = task_of(records[0].config)
@@ -133,7 +151,6 @@ def arms_table(arms, measure, differences={}):
 
 def tests_table(planned, arms):
     """Returns a row for each planned test."""
-    require_measures([measure for measure, *_ in planned], arms)
     found = [of_differences(of_side(arms, left, measure) - of_side(arms, right, measure))
              for measure, left, _, right in planned]
     # A test without runs counts as well: the plan is one family, whichever of its runs are there.
@@ -157,11 +174,11 @@ def of_side(arms, side, measure):
 
 def comparison_table(arms, chosen, measure, has_all):
     """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
-    require_measures([measure], arms)
     arms = {name: arms[name] for name in arms if at_end(arms[name], measure).notna().all()}
     require(chosen in (None, *arms), f"the runs of {chosen} have no {measure}")
     cells = {}
-    for name, baseline in find_baselines(arms, chosen, measure).items():
+    for name in arms:
+        baseline = find_baseline(name, arms, chosen, measure)
         found = of_differences(at_end(arms[name], measure) - at_end(arms[baseline], measure))
         cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline}
         if has_all:
@@ -187,14 +204,6 @@ def layers_table(arms, time):
 def to_table(rows, title):
     table = pandas.DataFrame.from_dict(rows, orient="index").fillna("").rename_axis(columns=title)
     return table.loc[:, (table != "").any()]  # columns with something in them
-
-
-def require_measures(measures, arms):
-    """Raises RunError if no run has one of these measures."""
-    columns = {name for records in arms.values() for record in records for name in record.table}
-    names = ["loss", *sorted(columns - {"train_loss", "val_loss"})]
-    for measure in measures:
-        require(measure in names, f"no run has {measure}: there are {', '.join(names)}")
 
 
 def mean_cell(records, measure, digits):

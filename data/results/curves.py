@@ -9,12 +9,10 @@ import math
 import pandas
 
 from data.drawing import draw_layers, figure, put_legend, put_steps, put_titles, put_zero, short, styles
-from data.results.compare import by_task
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
           "directionality": "directionality of $W_{qk}$", "heads": "symmetry of single heads",
           "positions": "symmetry of positions"}
-DOTTED = "dotted: mean of random matrices in the same directions (chance)"
 
 
 def in_words(arm):
@@ -35,7 +33,7 @@ def plot_run(record, path):
             draw_layers(axis, record.layers(score), record.layers(chance) if chance else None)
             put_zero(axis)
         put_titles(axes.flat, ["loss [nats/token]", *(TITLES[score] for score in scores)])
-        put_legend(axes.flat, title=DOTTED)
+        put_legend(axes.flat, title="dotted: mean of random matrices in the same directions (chance)")
 
 
 def grid(n):
@@ -44,15 +42,14 @@ def grid(n):
     return math.ceil(n / columns), columns
 
 
-def plot_runs(arms, path, planned=()):
-    """Draws the means over seeds of at most four measures over the steps, those of planned tests first."""
+def plot_runs(arms, path, measures):
+    """Draws the means over seeds of at most four measures over the steps: of these, and then of scores."""
     runs = list(itertools.chain(*arms.values()))
     style_of = styles({name: records[0].config["causal"] for name, records in arms.items()})
     words = "lines: mean over seeds; bands: lowest to highest seed; scores: median over layers"
-    measures = dict.fromkeys(["loss", *planned, "symmetry", "directionality", "positions", "heads"])
-    if len(by_task(arms)) > 1:
-        del measures["loss"]
+    if "loss" not in measures:
         words += "\nlosses are not drawn, because these runs have different tasks"
+    measures = dict.fromkeys([*measures, "symmetry", "directionality", "positions", "heads"])
     measures = [measure for measure in measures if any(len(run.curve(measure)) for run in runs)][:4]
     with figure(path, *grid(len(measures))) as axes:
         for axis, measure in zip(axes.flat, measures):

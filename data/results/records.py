@@ -18,9 +18,8 @@ from typing import NamedTuple
 import pandas
 
 from config import HOW, TrainConfig
-from config.plan import ORIGIN
 from data.atomic import replacing
-from data.results.runs import require
+from data.results.runs import ORIGIN, require
 
 GONE = {"optimizer": "adamw", "keep": 0}  # keys of older runs, with the values that mean what the code does now
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
@@ -31,7 +30,8 @@ class Record(NamedTuple):
 
     arm: str
     seed: int
-    config: dict  # its configuration, its corpus, and where it comes from
+    config: dict  # its configuration and its corpus
+    origin: dict  # {key: [text, ...]}: where it comes from, or where the runs of its arm in a file come from
     # One row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores
     # at one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
     table: pandas.DataFrame
@@ -55,32 +55,23 @@ class Record(NamedTuple):
         return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
 
 
-def of_layers(rows):
-    """Returns the scores of one matrix, a row for each step and layer. rows: those of scores.csv, also of heads."""
-    keys = ["step", "layer"]
-    table = rows[rows["head"].isna()].set_index(keys).drop(columns=["matrix", "head"])
-    heads = rows.dropna(subset="head").sort_values("symmetry", na_position="first")
-    means = heads.groupby(keys).mean(numeric_only=True)
-    highest = heads.groupby(keys).tail(1).set_index(keys)  # the last one has the highest symmetry
-    return table.assign(heads=means["symmetry"], heads_chance=means["chance"],
-                        heads_directionality=means["directionality"],
-                        highest_head=highest["symmetry"], highest_head_chance=highest["chance"])
-
-
 def by_step(rows):
     """Turns the rows of scores.csv into a row for each step: each score as a median over layers, and by layer."""
-    of_wqk = of_layers(rows[rows["matrix"] == "wqk"])
-    of_positions = of_layers(rows[rows["matrix"] == "positions"])  # which untied ones have of their own
+    keys = ["matrix", "step", "layer"]
+    table = rows[rows["head"].isna()].set_index(keys).drop(columns="head")
+    heads = rows.dropna(subset="head").sort_values("symmetry", na_position="first").groupby(keys)
+    means = heads.mean()
+    highest = heads.tail(1).set_index(keys)  # the last one has the highest symmetry
+    table = table.assign(heads=means["symmetry"], heads_chance=means["chance"],
+                         heads_directionality=means["directionality"],
+                         highest_head=highest["symmetry"], highest_head_chance=highest["chance"])
+    of_wqk = table.query("matrix == 'wqk'").droplevel("matrix")
+    of_positions = table.query("matrix == 'positions'").droplevel("matrix")  # which untied ones have of their own
     of_positions = of_positions.add_prefix("positions_").rename(columns={"positions_symmetry": "positions"})
     table = pandas.concat([of_wqk, of_positions], axis="columns").dropna(axis="columns", how="all")
     layers = table.unstack("layer")  # (S, scores L)
     layers.columns = [f"{score}_{layer}" for score, layer in layers.columns]
     return pandas.concat([table.groupby("step").median(), layers], axis="columns")
-
-
-def with_defaults(config):
-    """Returns the configuration of a run, in which a key that is newer than the run has its default."""
-    return vars(TrainConfig()) | {key: value for key, value in config.items() if (key, value) not in GONE.items()}
 
 
 def read_run(folder):
@@ -89,10 +80,9 @@ def read_run(folder):
     for name in "run.json", "log.csv", "scores.csv":
         require((folder / name).exists(), f"{folder} holds no run of train.py, or one without a row: it has no {name}")
     run = json.loads((folder / "run.json").read_text())
-    digests = run["data"]["sha256"]  # of train.bin and val.bin
-    config = with_defaults(run["config"])
-    config |= dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
-    config |= dict(n_params=run.get("n_params")) | {key: [text] for key, text in run.get("origin", {}).items()}
+    sha256 = run["data"]["sha256"]
+    config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=f"{sha256['train']} {sha256['val']}")
+    config |= dict(n_params=run["n_params"])
     if len(run.get("lengths", [])) > 1:  # it was made longer on the way, so its learning rate is not that of one run
         config["lengths"] = run["lengths"]
     log, scores = pandas.read_csv(folder / "log.csv", index_col="step"), pandas.read_csv(folder / "scores.csv")
@@ -103,7 +93,15 @@ def read_run(folder):
     # Losses [nats/token] and scores may have been written at different steps.
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return Record(arm, config["seed"], config, table.astype(float).round(DIGITS))
+    origin = {key: [text] for key, text in run["origin"].items()}
+    return make_record(arm, config | origin, table.astype(float).round(DIGITS))
+
+
+def make_record(arm, found, table):
+    """Returns a Record. found: {key: value} of its configuration, its corpus and its origin, maybe of older code."""
+    config = vars(TrainConfig()) | {key: value for key, value in found.items() if (key, value) not in GONE.items()}
+    origin = {key: config.pop(key) for key in ORIGIN if key in config}
+    return Record(arm, config["seed"], config, origin, table)
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -117,15 +115,14 @@ def write_comparison(path, arms):
                 "which would be lost: give another --csv")
     configs = {}
     for name, records in arms.items():
-        config = {key: value for key, value in records[0].config.items() if key not in HOW | {"seed"}}
-        for key in ORIGIN & config.keys():  # seeds of an arm may come from several places
-            config[key] = sorted(set().union(*(record.config.get(key, ["unknown"]) for record in records)))
-        configs[name] = config
-    first = next(iter(configs.values()))
-    shared = {key: first[key] for key in first if all(config.get(key) == first[key] for config in configs.values())}
+        configs[name] = {key: value for key, value in records[0].config.items() if key not in HOW | {"seed"}}
+        for key in records[0].origin:  # seeds of an arm may come from several places
+            configs[name][key] = sorted(set().union(*[record.origin.get(key, ["unknown"]) for record in records]))
+    first, *others = configs.values()
+    shared = {key: value for key, value in first.items() if all(config.get(key) == value for config in others)}
     lines = [f"# config {json.dumps(shared)}"]
     for name, config in configs.items():
-        own = {key: config[key] for key in config if key not in shared}
+        own = {key: value for key, value in config.items() if key not in shared}
         lines.append(f"# config of {name} {json.dumps(own)}")
     rows = pandas.concat(tables, names=["arm", "seed", "step"]).to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
@@ -136,17 +133,14 @@ def read_comparison(path):
     """Returns the records in a file of write_comparison. Raises RunError if there is no such file, or it is none."""
     require(Path(path).exists(), f"there is no file or folder {path}")
     text = Path(path).read_text()
-    configs = {}  # {None: of all arms, name of an arm: its own}
-    for line in text.splitlines():
-        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment:
-            configs[comment[1]] = json.loads(comment[2])
-    require(None in configs, f"{path} is no comparison: it has no line # config {{...}}")
+    comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", text, re.MULTILINE)
+    configs = {arm: json.loads(keys) for arm, keys in comments}  # {"": of all arms, name of an arm: its own}
+    require("" in configs, f"{path} is no comparison: it has no line # config {{...}}")
     types = defaultdict(lambda: float, arm=str, seed=int, step=int)
     # An arm may be called null, which pandas would read as nan.
-    table = pandas.read_csv(io.StringIO(text), comment="#", dtype=types, na_values=[""], keep_default_na=False)
+    rows = pandas.read_csv(io.StringIO(text), comment="#", dtype=types, na_values=[""], keep_default_na=False)
     records = []
-    for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
-        config = with_defaults(configs[None] | configs[arm]) | dict(seed=seed)
-        records.append(Record(arm, seed, config, of_run.drop(columns=["arm", "seed"]).set_index("step")))
+    for (arm, seed), of_run in rows.groupby(["arm", "seed"], sort=False):
+        table = of_run.drop(columns=["arm", "seed"]).set_index("step")
+        records.append(make_record(arm, configs[""] | configs[arm] | dict(seed=seed), table))
     return records

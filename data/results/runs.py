@@ -32,6 +32,7 @@ from data.tokens import TOKENIZERS
 from model import Transformer
 
 DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
+ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; only older runs have python
 
 
 class RunError(Exception):
