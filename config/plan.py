@@ -48,14 +48,14 @@ def read_plan(path):
         raise ConfigError(f"{path}: {len(plan.planned)} tests with {len(plan.seeds)} seeds cannot come out, as no p "
                           f"can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
     for measure, left, direction, right in plan.planned:
-        sides = [left.split(" - "), right.split(" - ")]
-        of_test, text = sum(sides, []), f"{path}: planned test of {measure}, {left} {direction} {right}"
-        if direction not in (">", "<") or len(sides[0]) != len(sides[1]) or not set(of_test) <= arms.keys():
-            raise ConfigError(f"{text}: expected an arm, '>' or '<', and an arm; or two differences 'arm - arm'; of "
-                              f"the arms {', '.join(arms)}")
-        keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in of_test])
+        test = f"{path}: planned test of {measure}, {left} {direction} {right}"
+        lefts, rights = left.split(" - "), right.split(" - ")
+        if direction not in (">", "<") or len(lefts) != len(rights) or not arms.keys() >= {*lefts, *rights}:
+            raise ConfigError(f"{test}: expected '>' or '<' between arms, or differences 'arm - arm', of "
+                              f"{', '.join(arms)}")
+        keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in lefts + rights])
         if measure == "loss" and keys:
-            raise ConfigError(f"{text}: expected losses of one task, and these arms differ in {', '.join(keys)}")
+            raise ConfigError(f"{test}: expected losses of one task, and these arms differ in {', '.join(keys)}")
     return plan
 
 
@@ -72,33 +72,31 @@ def differing_keys(configs):
     return sorted(key for key in set().union(*configs) if any(c.get(key) != configs[0].get(key) for c in configs))
 
 
-def commands(path, flags):
-    """Returns the lines that main prints. flags: words --key=value. Raises ConfigError if one of them is wrong."""
-    plan, for_all = read_plan(path), read_flags(flags)
-    of_runs = BY_ITSELF.union(differing_keys(list(plan.arms.values())))
-    wrong = for_all.keys() & of_runs | set().union(*plan.arms.values()) & BY_ITSELF
+def commands(path, for_all):
+    """Returns the lines that main prints. for_all: keys of all runs. Raises ConfigError if one of them is wrong."""
+    plan = read_plan(path)
+    wrong = BY_ITSELF & set(for_all).union(*plan.arms.values())
+    wrong |= for_all.keys() & differing_keys(list(plan.arms.values()))
     if wrong:
         raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
-    folder = Path(path).stem
+    folder = f"out/plans/{Path(path).stem}"
     if "max_iters" in for_all:  # a trial has a folder of its own, or the whole runs would go on from its end
         folder += f"_{for_all['max_iters']}"
     lines = []
     for seed in plan.seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
         for arm in plan.arms:
-            own = dict(seed=seed, out_dir=f"out/plans/{folder}/{arm}-{seed}", init_from="resume")
-            keys, _ = plan.keys_of(arm, **for_all, **own)
+            keys, _ = plan.keys_of(arm, **for_all, seed=seed, out_dir=f"{folder}/{arm}-{seed}", init_from="resume")
             lines.append(shlex.join([plan.base, *keys]))
     return lines
 
 
 def main(argv):
-    flags = [word for word in argv if word.startswith("-")]
-    names = [word for word in argv if not word.startswith("-")]
-    if len(names) != 1:
-        sys.exit("python -m config.plan: expected one plan, such as positions")
-    path = names[0] if names[0].endswith(".py") else ROOT / "config" / "plans" / f"{Path(names[0]).name}.py"
+    if not argv or argv[0].startswith("-"):
+        sys.exit("python -m config.plan: expected a plan first, such as positions")
+    name, *flags = argv
     try:
-        print(*commands(path, flags), sep="\n")
+        path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
+        print(*commands(path, read_flags(flags)), sep="\n")
     except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")
 
