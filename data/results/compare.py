@@ -3,7 +3,6 @@ Statistics of training runs. An arm is one configuration; its runs differ only i
 saw the same data, so arms are compared in pairs: a difference for each seed.
 """
 
-import itertools
 from math import inf, nan
 from pathlib import Path
 
@@ -132,15 +131,6 @@ def find_baseline(name, arms, chosen, measure):
 def at_end(records, measure):
     """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
     return pandas.Series({record.seed: record.last(measure) for record in records}, dtype=float)
-
-
-def cut_at_common_step(arms):
-    """Returns the last step at which all runs have a loss and scores, and the runs as they were at this step."""
-    runs = list(itertools.chain(*arms.values()))
-    curves = [run.curve("loss") for run in runs] + [run.curve("symmetry") for run in runs]
-    step = max(set.intersection(*[set(curve.index) for curve in curves]))  # all have step 0
-    return step, {name: [record._replace(table=record.table.loc[:step]) for record in records]
-                  for name, records in arms.items()}
 
 
 def updates_saved(records, others):

@@ -9,8 +9,7 @@ import pandas
 from config import ROOT
 from config.plan import differing_keys, read_plan, task_of
 from data.names import fixed
-from data.results.compare import (FREE, MIN_PAIRS, at_end, cut_at_common_step, find_baseline, holm, of_differences,
-                                  pool, updates_saved)
+from data.results.compare import (FREE, MIN_PAIRS, at_end, find_baseline, holm, of_differences, pool, updates_saved)
 from data.results.records import write_comparison
 from data.results.runs import require
 
@@ -52,9 +51,12 @@ def report_runs(args):
 
     is_plain = not (args.arms or args.baseline or args.all or args.measure or args.by_layer)
     planned = plan.planned if plan and is_plain else []
-    measures = [measure for measure, *_ in planned]
     arms, time = at_one_time(arms, planned)
-    require_measures(measures or [args.measure or "loss"], arms)
+    runs = list(itertools.chain(*arms.values()))
+    tested = [measure for measure, *_ in planned]
+    measures = ["loss", *sorted(set().union(*[run.table for run in runs]) - {"train_loss", "val_loss"})]
+    for measure in tested or [args.measure or "loss"]:
+        require(measure in measures, f"no run has {measure}: there are {', '.join(measures)}")
     if planned:
         tables = [arms_table(arms, "loss"), tests_table(planned, arms)]
     elif args.by_layer or (is_plain and all(len(records) == 1 for records in arms.values())):
@@ -64,14 +66,12 @@ def report_runs(args):
     if args.plot:
         from data.results import curves  # and matplotlib with it
 
-        runs = list(itertools.chain(*arms.values()))
         if len(runs) == 1:
             curves.plot_run(runs[0], args.plot)
+        elif task_keys(arms):  # their losses are not compared
+            curves.plot_runs(arms, args.plot, [measure for measure in tested if measure != "loss"])
         else:
-            drawn = dict.fromkeys(["loss", *measures])
-            if task_keys(arms):
-                del drawn["loss"]  # losses of different tasks are not compared
-            curves.plot_runs(arms, args.plot, drawn)
+            curves.plot_runs(arms, args.plot, ["loss", *tested])
     for table in tables:
         print(table.to_string(index="result" not in table))  # tests have no names
     columns = [column for table in tables for column in table]
@@ -83,18 +83,20 @@ def at_one_time(arms, planned):
     Returns the runs that are compared, and when, in words: at the end if all have finished, or else at the last step
     that all of them have. For planned tests those that have not finished are left out. Both are said.
     """
-    unfinished = [run for run in itertools.chain(*arms.values()) if not run.is_finished()]
-    names = ", ".join(f"{run.arm} {run.seed}" for run in unfinished)
+    runs = list(itertools.chain(*arms.values()))
+    unfinished = ", ".join(f"{run.arm} {run.seed}" for run in runs if not run.is_finished())
     if not unfinished:
         return arms, "at the end"
-    if not planned:
-        step, arms = cut_at_common_step(arms)
-        print(f"All runs are shown at step {step:,}, because these have not finished: {names}")
-        return arms, f"at step {step:,}"
-    print(f"These have not finished, and are left out: {names}")
-    finished = {name: [run for run in records if run.is_finished()] for name, records in arms.items()}
-    require(any(finished.values()), "no run has finished, so no test was done: --all shows them as they are")
-    return {name: records for name, records in finished.items() if records}, "at the end"
+    if planned:
+        print(f"These have not finished, and are left out: {unfinished}")
+        finished = {name: [run for run in records if run.is_finished()] for name, records in arms.items()}
+        require(any(finished.values()), "no run has finished, so no test was done: --all shows them as they are")
+        return {name: records for name, records in finished.items() if records}, "at the end"
+    curves = [run.curve(measure) for run in runs for measure in ("loss", "symmetry")]
+    step = max(set.intersection(*[set(curve.index) for curve in curves]))  # all have step 0
+    print(f"All runs are shown at step {step:,}, because these have not finished: {unfinished}")
+    cut = {name: [run._replace(table=run.table.loc[:step]) for run in records] for name, records in arms.items()}
+    return cut, f"at step {step:,}"
 
 
 def find_plan(path, runs):
@@ -117,14 +119,6 @@ def require_runs_of(plan, arms):
                     f"these runs {config.get(key)!r}")
         for record in records:
             require(record.seed in plan.seeds, f"{plan.path} is another plan: it has no seed {record.seed}")
-
-
-def require_measures(measures, arms):
-    """Raises RunError if no run has one of these measures."""
-    columns = set().union(*[run.table for run in itertools.chain(*arms.values())])
-    names = ["loss", *sorted(columns - {"train_loss", "val_loss"})]
-    for measure in measures:
-        require(measure in names, f"no run has {measure}: there are {', '.join(names)}")
 
 
 # ---- tables, DataFrames of cells as they are shown ---------------------------------------------------------------

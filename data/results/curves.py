@@ -15,15 +15,11 @@ TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{q
           "positions": "symmetry of positions"}
 
 
-def in_words(arm):
-    """Returns the name of an arm as it is shown."""
-    return short(arm.replace("_", " "))
-
-
 def plot_run(record, path):
     """Draws the loss and the scores of each layer over the steps of one run."""
+    in_words = short(record.arm.replace("_", " "))
     scores = [score for score in ("symmetry", "directionality", "positions") if len(record.curve(score))]
-    with figure(path, *grid(1 + len(scores)), title=f"Training of {in_words(record.arm)}, seed {record.seed}") as axes:
+    with figure(path, *grid(1 + len(scores)), title=f"Training of {in_words}, seed {record.seed}") as axes:
         loss, *panels = axes.flat
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
         loss.plot(record.curve("loss"), color="black", label="validation loss")
@@ -68,7 +64,7 @@ def draw_arms(axis, arms, measure, style_of):
     for name, records in arms.items():
         curves = [record.curve(measure) for record in records]
         table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
-        axis.plot(table.mean(axis="columns"), label=in_words(name), **style_of[name])
+        axis.plot(table.mean(axis="columns"), label=short(name.replace("_", " ")), **style_of[name])
         axis.fill_between(table.index, table.min(axis="columns"), table.max(axis="columns"),
                           color=style_of[name]["color"], alpha=0.1, lw=0)
     put_steps(axis)

@@ -52,10 +52,9 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
     """
     Returns the rows of scores.csv at one step, each {column: a number}, nan for none. Column `head` is "" for a layer.
 
-    matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: the pair (W_q, W_k) of all
-    layers, (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of
-    analyze.py. update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4, and chance
-    the mean symmetry of random matrices in the same directions.
+    matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: W_q and W_k of all layers,
+    (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of analyze.py.
+    update_symmetry is that of the change of W_qk since then (Theorem 2.4).
     """
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
@@ -174,9 +173,9 @@ def find_commit():
 def write_start(folder, about, n_params, lengths, device):
     """Writes run.json. about: of `describe`."""
     config = {key: value for key, value in about["config"].items() if key not in HOW}
-    origin = dict(commit=find_commit(), torch=torch.__version__, device_name=device_name(device))
-    of_run = dict(config=config, data=about["data"], n_params=n_params, lengths=lengths, origin=origin)
-    write_json(folder / "run.json", of_run)
+    origin = dict(commit=find_commit(), torch=torch.__version__, device_name=device_name(device))  # keys of ORIGIN
+    write_json(folder / "run.json", dict(config=config, data=about["data"], n_params=n_params, lengths=lengths,
+                                         origin=origin))
 
 
 def write_rows(folder, texts):
