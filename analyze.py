@@ -249,7 +249,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     # What is the same in all rows. How much was read is told, but is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
                   layout=str(hand or ""), note=", ".join(notes))
-    told = ", ".join([*opened.notes, *notes])
+    told = ", ".join([opened.note, *notes])
     return ScoredModel(tables.score_table(rows, common, SCORES), factors, told)
 
 

@@ -69,13 +69,12 @@ def test_weights_that_are_tied_are_found_under_all_of_their_names(model):
 SPARSE = torch.nn.Parameter(torch.ones(96, 48).to_sparse())
 
 
-@pytest.mark.parametrize("change, words", [
-    (lambda model: model.to("meta"), "meta device"),
-    (lambda model: model.add_module("new", torch.nn.LazyLinear(96)), "cannot be read"),
-    (lambda model: setattr(model.layers[0].self_attn.q_proj, "weight", SPARSE), "or sparse")])
-def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words):
+@pytest.mark.parametrize("change", [
+    lambda model: model.to("meta"), lambda model: model.add_module("new", torch.nn.LazyLinear(96)),
+    lambda model: setattr(model.layers[0].self_attn.q_proj, "weight", SPARSE)])
+def test_weights_that_are_not_there_as_a_whole_are_refused(model, change):
     change(model)
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match="cannot be read"):
         analyze.score_model(model)
 
 

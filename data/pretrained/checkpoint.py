@@ -30,11 +30,12 @@ from tqdm import tqdm
 
 from ..names import CheckpointError, require
 
-SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt"  # of the files that can be read; all but the first by torch
-# The weights of a folder are what matches the first of these. Where names are free, only one file may match. ckpt.pt of
-# train.py and nanoGPT comes first, because an export beside it would grow old in silence.
+SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # of the files that can be read
+# The weights of a folder are what matches the first of these that matches anything, and only one file may match it.
+# ckpt.pt of train.py and nanoGPT comes first, because an export beside it would grow old in silence.
 WEIGHTS = (r"ckpt\.pt", r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_model\.bin",
-           r"pytorch_model\.bin\.index\.json", r".*\.safetensors", r".*\.(pt|pth|ckpt)")
+           r"pytorch_model\.bin\.index\.json", r".*\.(safetensors|bin)\.index\.json", r".*\.safetensors",
+           r".*\.(pt|pth|ckpt)")
 NO_WEIGHTS = "adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt"
 STATE_DICTS = "state_dict", "model", "model_state_dict", "net", "module"  # under which training scripts save weights
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -42,14 +43,9 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 # In the names of files and folders of which each process has written one.
 PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d")
+ONE_OF = re.compile(r"\d[-_]of[-_](?!0*1\b)\d")  # in model-00001-of-00002
 MERGE = "merge the pieces with the program that wrote them, or gather the weights in memory around score_model"
 FP8 = "FP8: multiply the weights by their scales first, or take a 16-bit copy"
-HUB_ERRORS = {  # what the errors of huggingface_hub mean
-    "GatedRepoError": "gated: agree to its terms on its page of the Hub, and put a token of yours into HF_TOKEN",
-    "RepositoryNotFoundError": "no file or folder of this name, and no public repository of the Hub",
-    "RevisionNotFoundError": "the repository has no branch, tag or commit of this name",
-    "LocalEntryNotFoundError": "the Hub is out of reach, and neither a folder here nor the local cache has this model",
-}
 AHEAD = 3  # groups that are read in advance
 torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])  # of MAE, of TransformerEngine
 
@@ -62,22 +58,17 @@ def only_checkpoint_errors(what):
     except (CheckpointError, NameError, ImportError, AssertionError):  # the last three only a bug of ours can cause
         raise
     except Exception as e:
-        kind = type(e).__name__
-        told = HUB_ERRORS.get(kind, f"{what} cannot be read")
-        raise CheckpointError(f"{told} ({kind}: {' '.join(str(e).split()):.200})") from e
+        said = " ".join(str(e).split())
+        raise CheckpointError(f"{what} cannot be read ({type(e).__name__}: {said:.300})") from e
 
 
 class Folder:
     """A local folder."""
 
-    def __init__(self, path, note=""):
+    def __init__(self, path):
         self.path = Path(path)
         self.names = sorted(os.listdir(path))  # of files and folders
-        self.note = note  # what the user should know, or ""
         self.lengths = []  # of every range that was read; and no sum, because several threads can append, but not add
-
-    def has(self, file):
-        return (self.path / file).is_file()
 
     def whole(self, file):
         """Returns the path of a whole file."""
@@ -99,89 +90,83 @@ class Folder:
 # ---- which files -------------------------------------------------------------------------------------------------
 
 
-def known_models():
-    """Returns the rows of models.csv."""
-    with open(Path(__file__).parent / "models.csv", newline="") as f:
-        return list(csv.DictReader(f))
-
-
 def find_source(name):
     """Returns a path or Hub id. name: one of models.csv, a path or a Hub id. Raises CheckpointError if it is none."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
+    with open(Path(__file__).parent / "models.csv", newline="") as f:
+        ids = {row["name"]: row["hub_id"] for row in csv.DictReader(f)}
     model, at, revision = name.partition("@")
-    ids = {row["name"]: row["hub_id"] for row in known_models()}
     near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
     require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
     return ids[model] + at + revision
 
 
-def find_folder(source):
-    """Returns the Folder that a path or a Hub id leads to, and the file in it, or "" if it leads to a folder."""
+def open_folder(source):
+    """Returns the folder that a path or a Hub id leads to, and the name of a file in it, or "" if it is the folder."""
     path = Path(source).expanduser()
     if not path.exists():
         from .hub import open_repository  # here, because it takes time, and a folder does not need it
 
         where, _, revision = source.partition("@")
         where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
-        require(re.match(r"[^/]*[^/.][^/]*/[^/]", where), "no file or folder of this name; a Hub id is org/name")
-        found = open_repository(where, revision)
-        is_cache = isinstance(found, Path)
-        return Folder(found, "read from the local cache: the Hub is out of reach") if is_cache else found, file
+        with only_checkpoint_errors("no file or folder here, and from the Hub it"):
+            found = open_repository(where, revision)
+        return Folder(found) if isinstance(found, Path) else found, file
     folder = Folder(path if path.is_dir() else path.parent)
-    if not folder.has("config.json"):  # else it is a model, whose shapes are compared with its config
+    if "config.json" not in folder.names:  # else it is a model, whose shapes are compared with its config
         above = folder.path.resolve()
-        refuse_pieces(above.name, os.listdir(above.parent))
-    checkpoints = [name for name in folder.names if re.fullmatch(r"checkpoint-\d+", name)]
-    if path.is_file() or find_weights(folder.names) or not checkpoints:
-        return folder, path.name if path.is_file() else ""
-    newest = max(checkpoints, key=lambda name: int(name[11:]))  # of a Trainer, checkpoint-N
-    return Folder(path / newest, f"of {newest}, the newest of {len(checkpoints)} in it"), ""
-
-
-def refuse_pieces(name, beside):
-    """Raises CheckpointError if what lies beside a file or folder are further pieces, counted from 0 or 1 on."""
-    alike = [other for other in beside if re.sub(r"\d+", "0", other) == re.sub(r"\d+", "0", name)]
-    for numbers in zip(*(map(int, re.findall(r"\d+", other)) for other in alike)):
-        found = set(numbers)
-        are_counted = len(found) > 1 and (0 in found or found == {*range(1, len(found) + 1)})
-        require(not are_counted or not PIECE.search(name),
-                f"{name} beside {len(found) - 1} others is a piece by its name: {MERGE}")
-
-
-def find_weights(names):
-    """Returns the name of the weight file, of a piece of it, or of the index of its pieces. None if it is not clear."""
-    others = [name for name in names if not name.startswith(NO_WEIGHTS)]
-    for pattern in WEIGHTS:
-        found = [name for name in others if re.fullmatch(pattern, name)]
-        # One file, all pieces of one, or the steps of nanochat, of which the last one counts.
-        if len({re.sub(r"\d+[-_]of[-_]|^model_\d+\.pt$", "", name) for name in found}) == 1:
-            return found[-1]
-    return None
+        refuse_piece(above.name, os.listdir(above.parent))
+    return folder, "" if path.is_dir() else path.name
 
 
 def find_files(folder, name):
-    """Returns all files of a checkpoint, of which `name` is one or the index, and {tensor: its file} of the index."""
-    files, index = [name], {}
-    piece = re.fullmatch(r"(.*?)(\d+)([-_]of[-_])(\d+)(\.\w+)", name)  # NAME-00001-of-00004.bin
+    """Returns the files of weights by the name of one or of their index, or "", and {tensor: its file} of an index."""
+    is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
+    require(not is_adapter, "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere")
+    name = name or find_weights(folder.names)
+    require(name.endswith(SUFFIXES), "no model.safetensors or pytorch_model.bin here, but "
+            f"{', '.join(folder.names):.150}: convert it with save_pretrained, or give the path of one file or folder")
     if name.endswith(".json"):
-        index = json.loads(folder.whole(name).read_bytes())["weight_map"]
-        files = sorted(set(index.values()))
-    elif piece:
-        before, number, of, n, ending = piece.groups()
-        files = [f"{before}{i:0{len(number)}}{of}{n}{ending}" for i in range(1, int(n) + 1)]
-    else:
-        refuse_pieces(name, folder.names)
-    missing = ", ".join(file for file in files if not folder.has(file))
-    require(not missing, f"{missing:.100} is not there, and {name} is of {len(files)} files: get them all")
-    return files, index
+        index = read_json(folder, name)["weight_map"]
+        return sorted(set(index.values())), index
+    require(not ONE_OF.search(name), f"{name} is one of several files: get them all, with their index.json, and give "
+            "the path of the folder")
+    refuse_piece(name, folder.names)
+    return [name], {}
+
+
+def find_weights(names):
+    """Returns the name of the file of weights in a folder, or of the index of several. "" if it is not clear."""
+    others = [name for name in names if not name.startswith(NO_WEIGHTS)]
+    for pattern in WEIGHTS:
+        found = [name for name in others if re.fullmatch(pattern, name)]
+        if found:
+            return found[0] if len(found) == 1 else ""
+    return ""
+
+
+def refuse_piece(name, names):
+    """Raises CheckpointError if a file or folder has the name of a piece, and others lie beside it, among `names`."""
+    alike = [other for other in names if re.sub(r"\d+", "0", other) == re.sub(r"\d+", "0", name)]
+    is_piece = PIECE.search(name) and len(alike) > 1
+    require(not is_piece, f"{name} beside {len(alike) - 1} others is a piece by its name: {MERGE}")
+
+
+def read_json(folder, file):
+    """Returns the dict in a file of JSON."""
+    with only_checkpoint_errors(file):
+        return dict(json.loads(folder.whole(file).read_bytes()))
+
+
+# ---- what is in them ---------------------------------------------------------------------------------------------
 
 
 class TensorInfo(NamedTuple):
     """A tensor of a checkpoint, which is read when it is needed."""
 
     shape: tuple
-    dtype: torch.dtype | str  # a text if it is not one of DTYPES, or sparse
+    dtype: torch.dtype | str  # a text if it is not one of DTYPES
     where: tuple  # which bytes hold it: tied weights have the same
     read: Callable  # gives it as it is stored
 
@@ -225,18 +210,16 @@ def read_torch(folder, file):
             can_be_mapped = all(record.compress_type == zipfile.ZIP_STORED for record in zipped.infolist())
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=can_be_mapped)
-    except pickle.UnpicklingError as e:
-        raise CheckpointError(f"{file} would run code, or it is damaged: get it again, ask for a safetensors version, "
-                              "or save the state_dict() alone") from e
+    except pickle.UnpicklingError as e:  # torch's own words advise to let it run
+        raise CheckpointError(f"{file} would run code, or it is damaged: save the state_dict() alone") from e
     state = saved
     for key in STATE_DICTS:
         state = state[key] if isinstance(state.get(key), dict) else state
     tensors = {}
     for name, x in state.items():
         if isinstance(x, torch.Tensor):
-            is_dense = x.layout == torch.strided
-            where = (x.data_ptr(), x.numel()) if is_dense else (id(x),)
-            tensors[name] = TensorInfo(tuple(x.shape), x.dtype if is_dense else "sparse", where, x.detach)
+            where = (x.data_ptr(), x.numel()) if x.layout == torch.strided else id(x)
+            tensors[name] = TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
     require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights by their names: save one "
             "state_dict() alone")
     folder.lengths.append(folder.size(file))
@@ -251,11 +234,10 @@ def read_config(folder, file, saved):
         n_heads = saved.get("n_heads")  # of each layer; None: the checkpoint is older
         return {**saved["config"], "num_attention_heads_per_layer": n_heads, "model_type": "train.py-checkpoint"}
     meta = re.sub(r"^model_(\d+)\.pt$", r"meta_\1.json", file)  # nanochat writes it beside model_000650.pt
-    if meta != file and folder.has(meta):
-        config = json.loads(folder.whole(meta).read_bytes())["model_config"]
+    if meta != file and meta in folder.names:
+        config = read_json(folder, meta)["model_config"]
         return {**config, "num_key_value_heads": config.get("n_kv_head"), "model_type": "nanochat-checkpoint"}
-    with only_checkpoint_errors("config.json"):
-        return {**json.loads(folder.whole("config.json").read_bytes())} if folder.has("config.json") else {}
+    return read_json(folder, "config.json") if "config.json" in folder.names else {}
 
 
 def plain_names(tensors):
@@ -282,12 +264,12 @@ class Checkpoint(NamedTuple):
     size: int = 0  # bytes of all files of weights
 
     @property
-    def notes(self):
-        """What the user should know: how much was read so far, and the note of the folder."""
+    def note(self):
+        """In words, how much was read so far."""
         if self.folder is None:
-            return ["in memory"]
-        n_read, size = [tqdm.format_sizeof(n, "B") for n in (min(self.size, sum(self.folder.lengths)), self.size)]
-        return [f"read {n_read} of {size}"] + ([self.folder.note] if self.folder.note else [])
+            return "in memory"
+        n_read = min(self.size, sum(self.folder.lengths))
+        return f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(self.size, 'B')}"
 
     def stream(self, groups):
         """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
@@ -301,7 +283,7 @@ class Checkpoint(NamedTuple):
                 if n_read >= AHEAD:
                     yield finite({name: tensor.result() for name, tensor in ahead.popleft().items()})
 
-    @only_checkpoint_errors("its file of weights")
+    @only_checkpoint_errors("a tensor")
     def read(self, name):
         """Returns a tensor in its own dtype. Raises CheckpointError if that is not of plain numbers."""
         info = self.tensors[name]
@@ -310,7 +292,7 @@ class Checkpoint(NamedTuple):
         return info.read()
 
 
-@only_checkpoint_errors("its file of weights")
+@only_checkpoint_errors("a tensor")
 def finite(tensors):
     """Returns tensors by their names. Raises CheckpointError if one of them holds NaN or infinity."""
     # Not in the threads that read: torch would use more threads in each of them, and hold up the scores.
@@ -325,25 +307,15 @@ def open_checkpoint(source):
     """Returns the Checkpoint of a module in memory, of a folder or file, or of the Hub. Raises CheckpointError."""
     if isinstance(source, torch.nn.Module):
         return read_module(source)
-    folder, name = find_folder(find_source(str(source)))
-    is_adapter = name.startswith("adapter_") or (not name and folder.has("adapter_config.json"))
-    require(not is_adapter, "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere")
-    name = name or find_weights(folder.names)
-    require(name and name.endswith((*SUFFIXES, ".index.json")), "no model.safetensors or pytorch_model.bin here, but "
-            f"{', '.join(folder.names):.150}: convert it with save_pretrained, or give the path of one file or folder")
+    folder, name = open_folder(find_source(str(source)))
     files, index = find_files(folder, name)
     read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
-    tensors = {}
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(partial(read_file, folder), files))
-    for file, (tensors_of_file, _) in zip(files, found):
-        for tensor, info in tensors_of_file.items():
-            if index.get(tensor, file) == file:  # else it is an old copy
-                require(tensor not in tensors, f"{tensor} is in {file} and in another file: remove one of them")
-                tensors[tensor] = info
-    missing = [tensor for tensor in index if tensor not in tensors]
-    require(not missing, f"{', '.join(missing):.100} is not in the file that the index names: get both again")
-    config = read_config(folder, files[0], saved=found[0][1])
+        found = dict(zip(files, pool.map(partial(read_file, folder), files)))
+    tensors, saved = found[files[0]]
+    if index:  # it says which file has a tensor, because others may have old copies
+        tensors = {tensor: found[file][0][tensor] for tensor, file in index.items()}
+    config = read_config(folder, files[0], saved)
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, sum(map(folder.size, files)))
 
@@ -352,8 +324,8 @@ def read_module(module):
     """Returns the Checkpoint of a model in memory, whose tensors are there already."""
     while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
         module = module.module  # DDP
-    config = getattr(module, "config", None)
-    config = config.to_dict() if hasattr(config, "to_dict") else {}
+    has_config = hasattr(getattr(module, "config", None), "to_dict")
+    config = module.config.to_dict() if has_config else {}
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())  # tied: all names
     tensors = {name: TensorInfo(tuple(weight.shape), weight.dtype, (), partial(gathered, weight))
                for name, weight in plain_names(weights).items()}
@@ -362,7 +334,5 @@ def read_module(module):
 
 def gathered(weight):
     """Returns a weight, from all processes if FSDP2 has spread it over several."""
-    is_there = not weight.is_meta and weight.layout == torch.strided
-    require(is_there, "its weights are on the meta device, or sparse: load them as they are into memory first")
     weight = weight.detach()
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
