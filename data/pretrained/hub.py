@@ -3,47 +3,32 @@ Reads repositories of the Hugging Face Hub, from the local cache or else by byte
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
-import logging
 import sys
 import time
 from pathlib import Path
-from urllib.parse import quote
 
 import httpx2  # the HTTP client of huggingface_hub
 import torch
 from huggingface_hub import HfApi, hf_hub_download, hf_hub_url, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 from tqdm import tqdm
 
-from ..names import printable
+from ..names import printable, require
 
-OPTIONS = dict(follow_redirects=True, timeout=10)  # seconds without a byte
-
-
-class FirstWait(logging.Filter):
-    """Of all that huggingface_hub says of its tries, lets through once that a host asks to wait."""
-
-    n_waits = 0
-
-    def filter(self, record):
-        is_wait = record.getMessage().startswith("Rate limited")
-        self.n_waits += is_wait
-        return is_wait and self.n_waits == 1
+WAIT = 10  # seconds without a byte
 
 
 class HubFolder:
     """A folder of a repository at one commit. As checkpoint.Folder."""
 
-    def __init__(self, repo, inside, commit, sizes):
-        self.repo, self.inside, self.commit = repo, inside, commit  # inside: "", or the path of the folder and "/"
-        self.sizes = {file.removeprefix(inside): size for file, size in sizes.items() if file.startswith(inside)}
+    def __init__(self, info, inside):
+        self.repo, self.commit = info.id, info.sha
+        self.inside = inside  # "", or the path of the folder and "/"
+        files = [file for file in info.siblings if file.rfilename.startswith(inside)]
+        self.sizes = {file.rfilename.removeprefix(inside): file.size for file in files}
         self.names = sorted({file.partition("/")[0] for file in self.sizes})
-        self.note = ""
         self.lengths = []
-
-    def has(self, file):
-        return file in self.sizes
 
     def size(self, file):
         return self.sizes[file]
@@ -53,7 +38,7 @@ class HubFolder:
 
     def whole(self, file):
         """Returns the path of a whole file, which is downloaded if the cache does not have it."""
-        if not file.endswith((".json", ".safetensors")) and not self.is_cached(file):
+        if not file.endswith(".json") and not self.is_cached(file):
             size = tqdm.format_sizeof(self.size(file), "B")
             tqdm.write(printable(f"{self.repo}: {file} comes as a whole, {size}"), file=sys.stderr)
         return Path(hf_hub_download(self.repo, self.inside + file, revision=self.commit))
@@ -70,37 +55,35 @@ class HubFolder:
         return torch.frombuffer(data, dtype=torch.uint8)
 
     def ask(self, file, start, n):
-        """Returns the bytes of such a range from the host. Raises ValueError if it sends another one."""
+        """Returns the bytes of such a range from the host. Raises CheckpointError if it sends another one."""
         url = hf_hub_url(self.repo, self.inside + file, revision=self.commit)
-        asked = f"bytes={start}-{start + n - 1}"
+        asked = f"{start}-{start + n - 1}"
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
-        headers = build_hf_headers() | {"Range": asked, "Accept-Encoding": "identity"}
-        for wait in 1, 2, 4, 8, None:  # seconds, if the connection ends in the middle
+        headers = build_hf_headers() | {"Range": f"bytes={asked}", "Accept-Encoding": "identity"}
+        for pause in 1, 2, 4, 8, None:  # seconds, if the connection ends in the middle
             try:
-                with http_stream_backoff("GET", url, headers=headers, retry_on_exceptions=(), **OPTIONS) as answer:
+                with http_stream_backoff("GET", url, headers=headers, timeout=WAIT, retry_on_exceptions=()) as answer:
                     hf_raise_for_status(answer)
                     # Before its content comes, because a host without ranges sends the whole file.
-                    sent = answer.headers.get("Content-Range", "").partition("/")[0].replace(" ", "=")
-                    if answer.status_code != 206 or sent != asked:
-                        raise ValueError(f"{answer.url.host} does not serve byte ranges of {file}: use another "
-                                         f"HF_ENDPOINT, or first download it all with: hf download {self.repo}")
+                    sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
+                    require(answer.status_code == 206 and sent == asked,
+                            f"{answer.url.host} does not serve byte ranges of {file}: use another HF_ENDPOINT, or "
+                            f"first download it all with: hf download {self.repo}")
                     return bytearray(answer.read())
             except httpx2.TransportError:
-                if not wait:
+                if not pause:
                     raise
-                time.sleep(wait)
+                time.sleep(pause)
 
 
 def open_repository(where, revision):
     """Returns org/name[/FOLDER] at its commit now, a HubFolder; or, without a network, its path in the local cache."""
-    logging.getLogger("huggingface_hub.utils._http").filters = [FirstWait()]
     org, name, *folders = where.split("/")
+    repo = f"{org}/{name}"
     inside = "".join(f"{folder}/" for folder in folders if folder)
-    url = f"{HfApi().endpoint}/api/models/{org}/{name}/revision/{quote(revision or 'main', safe='')}?blobs=true"
     try:
-        answer = http_backoff("GET", url, headers=build_hf_headers(), **OPTIONS)
+        info = HfApi().model_info(repo, revision=revision or None, files_metadata=True, timeout=WAIT)
     except (httpx2.TransportError, OfflineModeIsEnabled):
-        return Path(snapshot_download(f"{org}/{name}", revision=revision or None, local_files_only=True)) / inside
-    hf_raise_for_status(answer)
-    info = answer.json()
-    return HubFolder(info["id"], inside, info["sha"], {file["rfilename"]: file["size"] for file in info["siblings"]})
+        tqdm.write(printable(f"{repo}: the Hub is out of reach, so the local cache is read"), file=sys.stderr)
+        return Path(snapshot_download(repo, revision=revision or None, local_files_only=True)) / inside
+    return HubFolder(info, inside)
