@@ -2,16 +2,14 @@
 
     def test_x(hub):  # the fixture; HF_HOME lies in tmp_path
         hub.add("org/name", {"config.json": b"{}", "model.safetensors": data})   # -> its commit
-        hub.fail("model.safetensors", "cut")                # the next range of that file ends in the middle
+        hub.faults["model.safetensors"] = "cut"             # the next range of that file ends in the middle
         ...
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
 
-Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /ID/resolve/REV/FILE. It redirects weight
-files to a second host, the CDN, where it serves byte ranges: itself by another name. A dataset is a repository whose
-name begins with datasets/, as in its addresses; of these it also answers ID/tree/REV.
-Faults, for one file (or "api") at the host that sends its bytes: a status without content (503, 429, ...); cut: half
-the body, then the end of the connection; shifted: another range than was asked for, of the same length, and whole: the
-same bytes as those, as if the file had no more. With hub.ranges = False every file is sent whole.
+Like the Hub it answers /api/models/ID[/revision/REV] and /ID/resolve/REV/FILE. It redirects weight files to a second
+host, the CDN, where it serves byte ranges: itself by another name. A dataset is a repository whose name begins with
+datasets/, as in its addresses; of these it also answers ID/tree/REV. Faults are "cut", half the body and then the end
+of the connection, and "shifted", another range than was asked for. With hub.ranges = False every file is sent whole.
 """
 
 import hashlib
@@ -19,7 +17,6 @@ import json
 import os
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from urllib.parse import unquote
@@ -53,14 +50,9 @@ class Handler(BaseHTTPRequestHandler):
         except Refused as e:
             status, code = e.args
             headers, body = {"X-Error-Code": code, "X-Error-Message": code}, b""
-        has_bytes = self.command == "GET" and status != 302
-        fault = self.hub.fault(file) if has_bytes else ""
-        if isinstance(fault, int):
-            status, headers, body, fault = fault, {"Retry-After": 30} if fault == 429 else {}, b"{}", ""
+        fault = self.hub.faults.pop(file, "") if status in (200, 206) and self.command == "GET" else ""
         if fault == "shifted":
             headers["Content-Range"] = headers["Content-Range"].replace("bytes ", "bytes 1")
-        if fault == "whole":
-            status, headers = 200, {}
         self.send_response(status)
         for name, value in {"Content-Length": len(body), **headers}.items():
             self.send_header(name, str(value))
@@ -75,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    # What is asked for: each returns status, headers and body of the answer, if there is no fault.
+    # What is asked for: each returns status, headers and body of the answer.
 
     def route(self, path: str) -> tuple[int, dict, bytes]:
         for pattern, method in ROUTES.items():
@@ -88,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos.get(name)
         if repo is None:
             raise Refused(404 if "authorization" in self.entry.headers else 401, "RepoNotFound")
-        commit = (repo.branches | repo.tags).get(revision or "main", revision)
+        commit = repo.branches.get(revision or "main", revision)
         if commit not in repo.files:
             raise Refused(404, "RevisionNotFound")
         return repo, commit
@@ -102,14 +94,6 @@ class Handler(BaseHTTPRequestHandler):
         repo, commit = self.find(name, revision)
         return in_json([{"type": "file", "path": file, "size": len(content), "oid": "0" * 40}
                         for file, content in repo.files[commit].items() if file.startswith(below)])
-
-    def refs(self, name: str):
-        repo, _ = self.find(name, "main")
-
-        def listed(refs):
-            return [{"name": name, "ref": name, "targetCommit": commit} for name, commit in refs.items()]
-
-        return in_json({"branches": listed(repo.branches), "tags": listed(repo.tags), "converts": []})
 
     def resolve(self, name: str, revision: str, file: str):
         repo, commit = self.find(name, revision)
@@ -132,7 +116,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 ROUTES = {  # the first that matches
-    f"/api/models/{ID}/refs": Handler.refs,
     f"/api/{ID}/tree/([^/]+)/?(.*)": Handler.tree,
     f"/api/(?:models/)?{ID}(?:/revision/(.+))?": Handler.info,
     f"/{ID}/resolve/([^/]+)/(.+)": Handler.resolve,  # a "/" of a branch is quoted
@@ -152,9 +135,8 @@ class Hub:
         self.repos: dict[str, SimpleNamespace] = {}
         self.log: list[SimpleNamespace] = []  # requests, with the bytes of body that were sent
         self.waits: list[float] = []  # seconds that the client would have waited between its tries
-        self.faults: list[tuple] = []  # file, kind
+        self.faults: dict[str, str] = {}  # of the next answer with bytes of a file
         self.ranges = True
-        self.lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.hub = self
         self.server.handle_error = lambda *_: None  # a client that hangs up
@@ -165,27 +147,13 @@ class Hub:
         self.server.shutdown()
         self.server.server_close()
 
-    def add(self, name: str, files: dict[str, bytes], branch: str = "main", tag: str = "", gated: str = "",
-            commit: str = "") -> str:
-        """A commit with these files, to which the branch points, or the tag; -> the commit. gated: needs this token."""
-        repo = self.repos.setdefault(name, SimpleNamespace(gated=gated, files={}, branches={}, tags={}))
-        commit = commit or digest(name, branch, tag, len(self.log), sorted(files))
+    def add(self, name: str, files: dict[str, bytes], branch: str = "main", gated: str = "", commit: str = "") -> str:
+        """A commit with these files, to which the branch points; -> the commit. gated: needs this token."""
+        repo = self.repos.setdefault(name, SimpleNamespace(gated=gated, files={}, branches={}))
+        commit = commit or digest(name, branch, sorted(files))
         repo.files[commit] = files
-        refs = repo.tags if tag else repo.branches
-        refs[tag or branch] = commit
+        repo.branches[branch] = commit
         return commit
-
-    def fail(self, file: str, kind: str | int):
-        self.faults.append((file, kind))
-
-    def fault(self, file: str) -> str | int:
-        """The next fault of a file, "" if there is none."""
-        with self.lock:
-            for of_file, kind in self.faults:
-                if of_file == file:
-                    self.faults.remove((file, kind))
-                    return kind
-        return ""
 
     def sent(self, file: str) -> int:
         return sum(request.sent for request in self.log if request.file == file)
@@ -195,8 +163,6 @@ class Hub:
 def hub(monkeypatch, tmp_path):
     """A running Hub; the client of this process, and of those it starts, talks to it and caches under tmp_path."""
     from huggingface_hub import close_session, constants
-    from huggingface_hub.utils import _http
-
     from analyze.data.pretrained import hub as client
 
     hub, home = Hub(), tmp_path / "hf"
@@ -210,8 +176,7 @@ def hub(monkeypatch, tmp_path):
         "HF_STORED_TOKENS_PATH": str(home / "tokens"), "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_TELEMETRY": True,
     }.items():
         monkeypatch.setattr(constants, name, value)
-    for module in _http, client:
-        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=hub.waits.append, time=time.time))
+    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=hub.waits.append))
     close_session()  # its connections lead to the server of another test
     yield hub
     close_session()
