@@ -15,7 +15,7 @@ from safetensors.torch import save
 from analyze.data.pretrained import checkpoint
 from analyze.data.pretrained.checkpoint import find_source, open_checkpoint
 from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
-                       read, refusal, stacks_of)
+                       one_line, read, refusal, stacks_of)
 
 BIN = "pytorch_model.bin"
 
@@ -132,7 +132,7 @@ DAMAGED = [
     *[{"model.safetensors": data} for data in (
         b"", FILE[:40], FILE[:-1], PAGE, with_header(HEADER, "[1]"), with_header('"b"', '"a"'),
         with_header("[8,16]", "[4,12]"), with_header('[2],"data_offsets":[8,16]', '[1],"data_offsets":[12,16]'),
-        with_header("[0,8]", "[-8,0]"), with_header("[2]", "[3]"))],
+        with_header("[2]", "[3]"))],
     *[{BIN: data} for data in (as_bin(WEIGHTS)[:-300], PAGE)],
     {file: data for file, data in SHARDED.items() if file != next(iter(SHARDS))},
     SINGLE | {"config.json": PAGE},
@@ -145,7 +145,7 @@ def test_what_is_damaged_is_refused_in_one_line(hub, tmp_path, files):
     files = {"config.json": CONFIG} | files
     hub.add("org/toy", files)
     for source in folder(tmp_path / "toy", files, config=None), "org/toy":
-        refusal(source)
+        one_line(lambda: open_checkpoint(source))
     assert open_checkpoint(folder(tmp_path / "whole", {"model.safetensors": with_header()})).n_params == 4
 
 
@@ -201,18 +201,12 @@ def test_little_is_read_ahead_and_a_stream_may_be_left(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [{}, dict(_use_new_zipfile_serialization=False),
                                      dict(compression=zipfile.ZIP_DEFLATED)])
-def test_views_ties_and_dtypes_come_out_as_torch_loads_them(tmp_path, options):
+def test_views_and_ties_come_out_as_torch_has_saved_them(tmp_path, options):
     """Also out of a zip that is not stored flat, and out of a file of before torch 1.6."""
     wide = torch.randn(48, 40)
-    state = {
-        "whole": wide, "tied": wide, "rows": wide[8:24], "columns": wide[:, 5:20], "transposed": wide.T,
-        "every other": wide[::2, ::3], "half": wide.half().T, "bfloat16": wide.bfloat16()[3:], "double": wide.double(),
-        "parameter": torch.nn.Parameter(torch.randn(5, 3)), "three": torch.randn(2, 3, 4).permute(2, 0, 1),
-    }
-    path = folder(tmp_path / "toy", {BIN: as_bin(state | {"epoch": 3}, **options)})
-    opened = read(path, [[n] for n in state], state)
-    distinct = [t for n, t in state.items() if n not in ("tied", "transposed")]  # the same bytes, seen otherwise
-    assert opened.n_params == sum(t.numel() for t in distinct)
+    state = {"whole": wide, "tied": wide, "transposed": wide.T, "rows": wide[8:24], "half": wide.half().T}
+    opened = read(folder(tmp_path / "toy", {BIN: as_bin(state | {"epoch": 3}, **options)}), [[*state]], state)
+    assert opened.n_params == sum(state[name].numel() for name in ("whole", "rows", "half"))  # others are the same bytes
 
 
 class Bomb:
