@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple
 
+import numpy
 import torch
 from tqdm import tqdm
 
@@ -79,12 +80,10 @@ class Folder:
 
     def read(self, file, start, n):
         """Returns n bytes of a file from `start` on, as a tensor. Raises CheckpointError if the file is too short."""
-        data = torch.empty(n, dtype=torch.uint8)
-        with open(self.whole(file), "rb") as f:
-            f.seek(start)
-            require(f.readinto(data.numpy()) == n, f"{file} is cut short: get it again")
+        data = numpy.fromfile(self.whole(file), numpy.uint8, n, offset=start)
+        require(len(data) == n, f"{file} is cut short: get it again")
         self.lengths.append(n)
-        return data
+        return torch.from_numpy(data)
 
 
 # ---- which files -------------------------------------------------------------------------------------------------

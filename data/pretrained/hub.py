@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import httpx2  # the HTTP client of huggingface_hub
+import numpy
 import torch
 from huggingface_hub import HfApi, hf_hub_download, hf_hub_url, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import OfflineModeIsEnabled
@@ -46,13 +47,11 @@ class HubFolder:
     def read(self, file, start, n):
         """Returns n bytes of a file from `start` on, as a tensor, or fewer if the file ends."""
         if self.is_cached(file):
-            with open(self.whole(file), "rb") as f:
-                f.seek(start)
-                data = bytearray(f.read(n))
+            data = numpy.fromfile(self.whole(file), numpy.uint8, n, offset=start)
         else:
-            data = self.ask(file, start, n)
+            data = numpy.frombuffer(self.ask(file, start, n), numpy.uint8)
         self.lengths.append(len(data))
-        return torch.frombuffer(data, dtype=torch.uint8)
+        return torch.from_numpy(data)
 
     def ask(self, file, start, n):
         """Returns the bytes of such a range from the host. Raises CheckpointError if it sends another one."""
