@@ -120,7 +120,7 @@ def open_folder(source):
 
 
 def find_files(folder, name):
-    """Returns the files of weights by the name of one or of their index, or "", and {tensor: its file} of an index."""
+    """Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it."""
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
     require(not is_adapter, "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere")
     name = name or find_weights(folder.names)
