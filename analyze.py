@@ -24,7 +24,7 @@ import torch
 from tqdm import tqdm
 
 sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
-__path__ = [str(Path(__file__).resolve().parent)]  # analyze.data is the folder beside it, and never another `data`
+__path__ = [str(Path(__file__).resolve().parent)]  # so analyze.data is the folder beside it, in any project
 from analyze.data import chance
 from analyze.data.names import CheckpointError, printable, require
 
@@ -33,7 +33,7 @@ GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard 
 
 def symmetry(m):
     """
-    s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if M = M^T, -1 if M = -M^T, 1/n on average if M is random.
+    s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if M = M^T, -1 if M = -M^T, 1/n on average if all entries are random.
 
     Eq. (15) without its leading 2, as in the paper's tables. nan for a zero matrix. float16 overflows: use m.float().
     """
@@ -94,17 +94,18 @@ def balance(rows, columns):
 
 
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
+#
+# symmetry(m) and directionality(m) are for a matrix that you have. scores(w_q, w_k) finds the same from its factors.
 
-
-# All scores: {name: a function of what measure returns, and of gamma}. A score more is a line here: tables, CSV files
-# and rows of runs take it from here. A chance.Product holds w_q and w_k (..., C, r), scaled to a largest entry of 1.
+Measured = namedtuple("Measured", "symmetry rows columns product")  # what `measure` returns
+# All scores: {name: a function of a Measured and of gamma}. To add a score, add a line: tables, CSV files and rows of
+# runs take it from here.
 SCORES = {
     "symmetry": lambda found, gamma: found.symmetry,
     "directionality": lambda found, gamma: balance(excess(found.rows, gamma), excess(found.columns, gamma)),
     "directionality_eq17": lambda found, gamma: balance(outliers(found.rows, gamma), outliers(found.columns, gamma)),
 }
 Scores = namedtuple("Scores", SCORES)
-Measured = namedtuple("Measured", "symmetry rows columns product")
 
 
 @torch.no_grad()
@@ -130,8 +131,8 @@ def wqk(w_q, w_k):
 
 def measure(w_q, w_k):
     """W_q and W_k (..., C, r) -> the symmetry (...), the norms of rows and columns (..., C), and a chance.Product."""
-    product = chance.multiply(w_q, w_k)
-    if product.m is not None:
+    product = chance.multiply(w_q, w_k)  # W_q and W_k scaled, so that nothing overflows; scores do not depend on it
+    if product.m is not None:  # a small M is computed itself; of a large one its products of columns, (..., r, r)
         trace = (product.m * product.m.mT).sum((-2, -1))  # tr(MM)
         rows, columns = product.m.norm(dim=-1), product.m.norm(dim=-2)
     else:
@@ -142,7 +143,7 @@ def measure(w_q, w_k):
         rows = (product.gram_k @ q * q).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
         columns = (product.gram_q @ k * k).double().sum(-2).clamp_min(0).sqrt()
     energy = rows.square().sum(-1)  # |W_qk|^2
-    is_zero = energy <= 1e-26 * chance.apart(product.w_q, product.w_k)  # rounding leaves about 1e-26 in squares
+    is_zero = energy <= 1e-26 * chance.apart(product.w_q, product.w_k)  # all that is left is rounding
     # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
     rows, columns = [norms.masked_fill(is_zero[..., None], math.nan) for norms in (rows, columns)]
     return Measured((trace / energy).masked_fill(is_zero, math.nan), rows, columns, product)
@@ -181,7 +182,7 @@ def split_heads(w, n_head):
 
 
 def score_row(w_q, w_k, gamma, head=None):
-    """The numbers of one W_qk for a table: {name: a number}. head: which it is, None for a layer, which has a limit."""
+    """The numbers of one W_qk for a table: {name: a number}. head: its number; None for a layer, which gets a limit."""
     found = measure(w_q, w_k)
     row = {name: function(found, gamma).item() for name, function in SCORES.items()}
     row |= dict(chance=chance.mean_symmetry_of(found.product).item(), limit=math.nan)

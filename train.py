@@ -70,7 +70,7 @@ def loop(trainer):
                 trainer.write_scores()
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
-                trainer.save()  # after the rows, which it holds
+                trainer.save()  # last, because ckpt.pt holds the new rows, too
                 is_old = time.perf_counter() - trainer.drawn_at > DRAW_EVERY
                 if is_old and not is_end and trainer.place.rank == 0:
                     trainer.draw()  # and `finish` draws the last picture
@@ -83,12 +83,13 @@ class Trainer:
     SAVED = "step", "scored", "rows", "lengths"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
+        cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
+        self.cfg = cfg
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
-        self.cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
-        self.about = runs.describe(self.cfg, corpus.meta)  # what the run is: its configuration and its corpus
-        self.loader = Loader(self.cfg, corpus, place)
+        self.about = runs.describe(cfg, corpus.meta)  # what the run is: its configuration and its corpus
+        self.loader = Loader(cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         require_known_parameters(self.model)
         self.n_heads = [block.attn.n_head for block in self.model.blocks]  # of each layer, for scores and analyze.py
@@ -104,7 +105,7 @@ class Trainer:
         self.seconds = 0.0  # the time that these steps took
         self.rows = {"log.csv": "", "scores.csv": ""}  # the texts of these files
         self.scored = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
-        self.lengths = [cfg.max_iters]  # a run that was made longer is not one that had this length from the start
+        self.lengths = [cfg.max_iters]  # every max_iters that this run has had, which shape its learning rate
         self.drawn_at = time.perf_counter()  # when run.png was drawn last
 
     def train_step(self, batch):
@@ -184,7 +185,7 @@ class Trainer:
         peak = PEAKS.get(device_name(self.place.device), math.nan) * self.place.world  # operations a second
         share = row["tokens_per_s"] * operations_per_token(self.cfg, self.corpus.meta["vocab_size"]) / peak
         self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row])
-        symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, as scores.csv has them
+        symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, at the last write_scores
         self.place.say(runs.log_line(row, self.cfg.max_iters, symmetries, share))
         self.losses, self.seconds = [], 0.0  # a new row begins
 
@@ -230,7 +231,7 @@ class Trainer:
         n_params = sum(p.numel() for p in self.model.parameters())
         if place.rank == 0:
             runs.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
-            if self.step < cfg.max_iters:  # or its last steps come from an earlier start
+            if self.step < cfg.max_iters:  # a finished run keeps the start that made its last steps
                 runs.write_start(self.out, self.about, n_params, self.lengths, place.device)
         place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
                   f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
@@ -256,7 +257,7 @@ class Trainer:
 
 def build_model(cfg, vocab_size):
     """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
-    # Load weights here, by a key of their own. Change no modules here: exports and samples use those of model.py.
+    # To start from other weights, load them here. Change modules in model.py alone, which samples and exports use.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
     init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
@@ -301,7 +302,6 @@ def operations_per_token(cfg, vocab_size):
 
 def stacked_qk(model, q="q", k="k"):
     """Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T."""
-    # In their places W_ov = W_v W_o has W_v = v.weight.T, and the transpose of W_o, which is proj.weight as it is.
     w_q = torch.stack([getattr(block.attn, q).weight for block in model.blocks]).mT
     w_k = torch.stack([getattr(block.attn, k).weight for block in model.blocks]).mT
     return w_q, w_k
@@ -336,7 +336,7 @@ def train(place, cfg):
     if not Path(cfg.data_dir, "meta.json").exists():
         from data.sympy import prepare
 
-        prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing; other processes wait for the files
+        prepare.make(Path(cfg.data_dir))  # only in data/sympy; of several processes one makes it, and the others wait
     trainer = Trainer(cfg, place, open_corpus(cfg))
     # Two runs in one folder would mix their rows. Of the processes of a run only the first one writes files.
     with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext():
