@@ -259,10 +259,9 @@ def test_usual_sizes_are_those_of_the_class(kind):
 
 
 OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, replacement
-    "gpt2": (r"^transformer\.", ""), "openai-gpt": (r"^transformer\.", ""), "bloom": (r"^transformer\.", ""),
-    "bert": (r"^bert\.", ""), "roberta": (r"^", "wrapped."), "bart": (r"^model\.", ""), "whisper": (r"^model\.", ""),
-    "vit_mae": (r"decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."), "hubert": (r"^hubert\.", ""),
-    "llava": (r"(vision_tower)\.", r"\1.vision_model."), "gemma3": (r"(vision_tower)\.", r"\1.vision_model."),
+    "gpt2": (r"^transformer\.", ""), "roberta": (r"^", "wrapped."), "bart": (r"^model\.", ""),
+    "vit_mae": (r"decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),
+    "llava": (r"(vision_tower)\.", r"\1.vision_model."),
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
 OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}

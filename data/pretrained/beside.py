@@ -80,7 +80,9 @@ def refuse_changed(layers, names, others):
         for dot in [-1, *(match.start() for match in re.finditer(r"\.", name))]:
             block, rest = name[: max(dot, 0)], name[dot + 1 :]
             words = words_of.get(block, ())
-            if block in around and (not around[block] or is_called_after(rest, words)):
+            first = rest.partition(".")[0]
+            is_called_after = QK_WORD.search(first) or first.startswith(tuple(word.partition(".")[0] for word in words))
+            if block in around and (is_called_after or not around[block]):
                 inside.add(name)
                 is_harmless = name in own or is_of(rest, others) or changes_nothing(rest, words)
                 require(is_harmless, f"{name} {CHANGED}")
@@ -91,12 +93,6 @@ def is_layer(block):
     """Returns whether a module is a whole layer, or the whole model, which holds other things than attention, too."""
     numbers = [part for part in block.split(".") if part.isdigit()]
     return not block or (len(numbers) == 1 and block.endswith(numbers[0]))
-
-
-def is_called_after(rest, words):
-    """Returns whether a module or tensor, by the first part of its name, is called after queries or keys."""
-    first = rest.partition(".")[0]
-    return QK_WORD.search(first) is not None or any(first.startswith(word.partition(".")[0]) for word in words)
 
 
 def changes_nothing(rest, words):

@@ -3,12 +3,12 @@
 import re
 from typing import NamedTuple
 
-from .beside import looks_like_query
+from .beside import QK_WORD, is_cross_attention, looks_like_query
 from .checkpoint import require
+from .layout_table import TABLE, WIDTH, Part, Row, Sizes, config_of_name, pick, read_sizes
 
 # What a query is called in names of weights, and what the key beside it.
 KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk", "WQ": "WK"}
-QUERY_WORD = re.compile(rf"(?<![a-zA-Z])({'|'.join(KEY_OF)})(?![a-zA-Z])")
 
 
 class Hand(NamedTuple):
@@ -51,30 +51,45 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False
     return Hand(patterns, (n_head, n_kv_head), order, transposed, int(layers) if layers else None)
 
 
-def regex(pattern):
-    """Returns the regular expression of a pattern, with groups i and h."""
-    return re.sub(r"\\\{([ih])\\\}", r"(?P<\1>[0-9]{1,4})", re.escape(pattern))
+def part_by_hand(hand, config, names):
+    """Returns the part of a model that the user names, with a row of the user's patterns."""
+    pattern = hand.patterns[0]
+    config = config_of_name(config, pattern)
+    rows = TABLE.get(pick(config, str, "model_type"), [Row("")])
+    listed = [row for row in rows if row.match([pattern.replace("{i}", "0")])]  # the sizes of its class, and its stack
+    sides = re.findall("encoder|decoder", pattern)
+    row = listed[0] if listed else rows[0]._replace(stack=sides[-1] if sides else "")
+    row = row._replace(weights=hand.patterns, mask="unknown", form="given", hand=hand)
+    matched = {weight for weight, _ in row.match(names)}
+    missing = [pattern for pattern in hand.patterns if pattern not in matched]
+    there = ", ".join(sorted({*map(numbered, names)})) or "no tensors"
+    require(not missing, f"nothing matches {' or '.join(missing)}: there are {there:.300}")
+    return Part("", row.model_type, config, names, [row])
 
 
-def match_names(hand, names):
-    """Returns of each tensor its layer, pattern, head, name. Raises CheckpointError if a pattern matches nothing."""
-    found = []
-    for pattern in hand.patterns:
-        matches = [re.fullmatch(regex(pattern), name) for name in names]
-        there = ", ".join(dict.fromkeys(map(numbered, names))) or "no tensors"
-        require(any(matches), f"nothing matches {pattern}: there are {there:.300}")
-        for match in filter(None, matches):
-            found.append((int(match["i"]), pattern, int(match.groupdict().get("h", 0)), match[0]))
-    return found
+def sizes_by_hand(told, hand):
+    """Returns {layer: its Sizes}, as the user says, or as config.json lists them. told: by config.json."""
+    n_heads = {sizes.n_head for sizes in told.values()} - {None}
+    require(not n_heads or hand.heads[0] in n_heads, f"{hand.heads[0]} heads by your words, and {n_heads} in "
+            "config.json: --heads is the number of heads of q, without a gate")
+    if len({sizes[:2] for sizes in told.values()}) == 1:
+        return {i: Sizes(*hand.heads, sizes.head_dim) for i, sizes in told.items()}
+    return told
 
 
-def other_chunks(hand, shapes):
-    """Returns a note, in a list, if there are more chunks of layers, as blocks.1.{i} beside blocks.0.{i}; else []."""
-    here = regex(hand.patterns[0])
-    anywhere = re.sub(r"(^|\\\.)\d+(?=\\\.)", r"\1[0-9]+", here)
-    others = [name for name, shape in shapes.items()
-              if len(shape) > 1 and re.fullmatch(anywhere, name) and not re.fullmatch(here, name)]
-    return [f"{len(others)} other layers, as {others[0]}, are not scored"] if others else []
+def compare_dims(fits, n_sizes, config):
+    """
+    Raises CheckpointError if a layer has heads of another size than config.json says, or than another layer.
+
+    fits: {Sizes by the shapes of the tensors: a layer}. n_sizes: how many Sizes there are by the user's words.
+    """
+    widths = [value for key, value in config.items() if WIDTH.search(key) and type(value) is int]
+    for (n_head, _, head_dim), layer in fits.items():
+        told = {layer.sizes.head_dim} - {None} or {width // n_head for width in widths}
+        require(not told or head_dim in told, f"{head_dim} dimensions of a head by your words, and {told} in "
+                "config.json: a tensor that holds more than q is named with --qkv and its --order")
+    require(len(fits) <= n_sizes, f"{' and '.join(layer.names[0] for layer in fits.values()):.150} have different "
+            "shapes, and config.json does not say how many heads each layer has, as num_attention_heads_per_layer")
 
 
 def numbered(name):
@@ -82,10 +97,18 @@ def numbered(name):
     return re.sub(r"(^|\.)\d+(?=\.)", r"\1{i}", name, count=1)
 
 
-def pair_queries(names):
-    """Yields (pattern of q, pattern of k) of the weights that look like queries; k is None if q may hold the keys."""
-    patterns = dict.fromkeys(map(numbered, sorted(names)))
-    for pattern in patterns:
-        if "{i}" in pattern and looks_like_query(pattern.replace("{i}", "0"), (1, 1)):
-            key = QUERY_WORD.sub(lambda match: KEY_OF[match[1]], pattern)
-            yield pattern, key if key != pattern and key in patterns else None
+def advice(config, names, shapes):
+    """Returns what to do with a model that layouts.csv does not list: flags to try, if config.json says the heads."""
+    patterns = {numbered(name) for name in names}
+    queries = [name for name in names if looks_like_query(name, shapes[name]) and not is_cross_attention(name)]
+    ways = []
+    for q in sorted({*map(numbered, queries)}):
+        k = QK_WORD.sub(lambda match: KEY_OF.get(match[1], match[1]), q)
+        sizes = read_sizes(Row(""), config_of_name(config, q), 0)
+        if k == q or k not in patterns:
+            ways.append(f"{q} holds more than queries, in an order that its code says (--qkv with --order)")
+        elif sizes.n_head:
+            ways.append(f"if its code says so, score it with --q '{q}' --k '{k}' "
+                        f"--heads {sizes.n_head},{sizes.n_kv_head or sizes.n_head}")
+    return "; ".join(ways[:3]) or ("name its weights with --q, --k and --heads H,HKV, or score a layer in Python: "
+                                   "scores(q.weight.T, k.weight.T)")

@@ -98,32 +98,29 @@ def halves(weights, sizes, config):
     return heads[: sizes.n_head], heads[sizes.n_head :]
 
 
+# What the user's order of one tensor is here, and how many of keys and values lie in it beside the queries.
+ORDERS = {"": (separate, 0), "kv": (separate, 0), "qk": (halves, 1), "qkv": (blocks, 2), "grouped": (grouped, 2)}
+
+
 def given(weights, sizes, config):
     """What the user says. config: by_hand.Hand, as a dict."""
     n_head, n_kv_head = sizes.n_head, sizes.n_kv_head
-    weights = [as_linear(weight, config["transposed"]) for weight in weights]
+    form, n_beside = ORDERS[config["order"]]
+    is_matrix = all(set(weight.shape[2:]) <= {1} for weight in weights)
+    require(is_matrix, "expected weights of two dimensions, as in nn.Linear, or of a convolution of kernel 1")
+    weights = [weight.flatten(1).mT if config["transposed"] else weight.flatten(1) for weight in weights]  # (out, in)
     if len(weights) > 2:  # a tensor for each head
         require(len(weights) == n_head + n_kv_head,
                 f"{len(weights)} tensors are not {n_head} heads of q, and {n_kv_head} of k")
         weights = [torch.cat(weights[:n_head]), torch.cat(weights[n_head:])]
     if config["order"] == "kv":
         weights[1] = weights[1].chunk(2)[0]  # [k; v]
-    form, n_parts = {"": (separate, n_head), "kv": (separate, n_head), "qk": (halves, n_head + n_kv_head),
-                     "qkv": (blocks, n_head + 2 * n_kv_head),
-                     "grouped": (grouped, n_head + 2 * n_kv_head)}[config["order"]]
+    n_parts = n_head + n_beside * n_kv_head
     n_out, n_in = weights[0].shape
-    is_turned = n_parts > n_head and n_in * n_head == n_out * n_parts  # q is (C, C) if rows and columns change places
+    is_turned = n_beside and n_in * n_head == n_out * n_parts  # q is (C, C) if rows and columns change places
     way_on = "leave out" if config["transposed"] else "add"
     require(not is_turned, f"({n_out}, {n_in}) as (out, in) looks transposed: {way_on} --transposed")
-    return form(weights, sizes._replace(head_dim=len(weights[0]) // n_parts), {})
-
-
-def as_linear(weight, transposed):
-    """Returns a weight as (out, in). It may be of a convolution of kernel 1, (out, in, 1), or transposed."""
-    is_matrix = weight.ndim > 1 and set(weight.shape[2:]) <= {1}
-    require(is_matrix, "expected weights of two dimensions, as in nn.Linear, or of a convolution of kernel 1")
-    weight = weight.flatten(1)
-    return weight.mT if transposed else weight
+    return form(weights, sizes._replace(head_dim=n_out // n_parts), {})
 
 
 FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, halves,

@@ -1,6 +1,6 @@
 """
-Reads layouts.csv, which says for each model_type where the queries and keys of its self-attention are, and finds the
-rows that a model needs. If the model is made of several parts, each part has its own.
+Reads layouts.csv, which says for each model_type where the queries and keys of its self-attention are, finds the rows
+that a model and each of its parts need, and reads sizes from config.json.
 
 A line was read from transformers 5.23, models/NAME/modeling_NAME.py, if its note does not say otherwise. NAME is the
 model_type or, for a part such as clip_text_model, the model_type of the whole. README.md says how to add a line.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .checkpoint import require
 
-NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
+NUMBER = "[0-9]{1,5}"  # of a layer, in the name of a tensor
 MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
 
 
@@ -45,13 +45,18 @@ class Row(NamedTuple):
     n_shared: int | None = None  # number of last layers that take the keys of an earlier one
     others: tuple = ()  # modules of this type that are not scored, and what lies beside q and k without changing them
     note: str = ""  # where it was read, if not in transformers, and what else a reader may ask
+    hand: tuple | None = None  # by_hand.Hand: the user says what the weights are, by a pattern of whole names for each
 
     def match(self, names):
-        """Returns a match, with groups prefix, i and weight, for every tensor that belongs to a layer of this row."""
+        """Returns, for every tensor that belongs to a layer of this row, its weight, and a match with the group i."""
         path = self.path.replace(".", r"\.").replace("{i}", f"(?P<i>{NUMBER})")
-        weights = "|".join(self.weights)
-        pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.linear)?(\.weight)?")
-        return [match for match in map(pattern.fullmatch, names) if match]
+        found = []
+        for weight in self.weights:
+            pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
+            if self.hand:
+                pattern = re.sub(r"\\{([ih])\\}", rf"(?P<\1>{NUMBER})", re.escape(weight))
+            found += [(weight, match) for match in map(re.compile(pattern).fullmatch, names) if match]
+        return found
 
 
 def read_table():
@@ -72,18 +77,11 @@ TABLE = read_table()
 
 # ---- the parts of a model ----------------------------------------------------------------------------------------
 
-# Parts with a config of their own inside of config.json, such as the image tower and the text of CLIP, and how names of
-# their tensors begin. The order matters, because the text has what is left. A model without parts is one part.
-PARTS = {
-    "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|visual)\.",
-    "audio": r"(.*\.)?audio_tower\.",
-    "qformer": r"(.*\.)?qformer\.",
-    "text_encoder": r"text_encoder\.",
-    "encoder": r"(model\.)?encoder\.",
-    "decoder": r"(model\.)?decoder\.",
-    "backbone": "",
-    "text": "",
-}
+# Parts that have a config of their own inside of config.json, such as the image tower and the text of CLIP.
+PARTS = "vision", "audio", "qformer", "text_encoder", "encoder", "decoder", "backbone", "text"
+# How they are called in names of tensors, if not as their configs are: vision_config, audio_config, text_config.
+TOWERS = {"vision": "vision|visual|video|image|img|vit", "audio": "audio|speech|sound", "text": "text|language|llm|lm"}
+NO_PARTS = "quantization", "attn"  # other configs inside of config.json
 
 
 class Part(NamedTuple):
@@ -96,21 +94,52 @@ class Part(NamedTuple):
     rows: list  # none if the model_type is unknown
 
 
-def find_parts(model_type, config, names):
-    """Returns the parts of a model. model_type, config, names: of the whole."""
+def inner_configs(config):
+    """Returns {part: its config} of the models inside of a model."""
+    inner = {}
+    for key, value in sorted(config.items()):
+        part = re.sub("_config(_dict)?$", "", key)  # in early files of CLIP vision_config_dict, the later one, counts
+        if isinstance(value, dict) and (part != key or key in PARTS) and part not in NO_PARTS:
+            inner[part] = value
+    return inner
+
+
+def part_of(name, inner):
+    """Returns the part that a tensor belongs to: the first one that its name speaks of, or else the text."""
+    starts = {}
+    for part in {**inner, **TOWERS}:
+        match = re.search(rf"(^|[._])({TOWERS.get(part, re.escape(part))})", name)
+        if match:
+            starts[part] = match.start()
+    return min(starts, key=starts.get, default="text")
+
+
+def config_of_name(config, name):
+    """Returns the config of the part that a tensor belongs to; {} if config.json says nothing of this part."""
+    inner = inner_configs(config)
+    part = part_of(name, inner)
+    if part in inner:
+        return config_of_name(inner[part], name)
+    return {} if inner and part != "text" else config
+
+
+def find_parts(config, names):
+    """Returns the parts of a model, from its config.json and the names of its tensors."""
+    model_type = pick(config, str, "model_type")
     rows = rows_of(model_type, config)
     if not rows or rows[0].form != "parts":
         return [Part("", model_type, config, names, rows)]
+    inner = {part: its_config for part, its_config in inner_configs(config).items() if part in PARTS}
+    if "text" not in inner and pick(config, int, "num_attention_heads", "n_head"):
+        inner["text"] = config  # GIT, and Qwen2-VL's first files
+    if model_type == "paligemma":  # the image and the prompt see each other
+        inner["text"] = {"use_bidirectional_attention": True, **inner.get("text", {})}
+    inside = {name: part_of(name, inner) for name in names}
     parts = []
-    left = names
-    for name, start in PARTS.items():
-        part_config = config_of_part(model_type, name, config)
-        if part_config is not None:
-            inside = {tensor for tensor in left if re.match(start, tensor)}
-            left = left - inside
-            its_type = part_type(model_type, name, part_config)
-            its_rows = rows_of(its_type, part_config)
-            parts.append(Part(name.removeprefix("text_"), its_type, part_config, inside, its_rows))
+    for part in [part for part in PARTS if part in inner]:
+        its_type = part_type(model_type, part, inner[part])
+        its_names = {name for name in names if inside[name] == part}
+        parts.append(Part(part.removeprefix("text_"), its_type, inner[part], its_names, rows_of(its_type, inner[part])))
     return parts
 
 
@@ -120,24 +149,6 @@ def rows_of(model_type, config):
     if rows and rows[0].form == "latent" and not pick(config, int, "q_lora_rank"):
         rows = [row._replace(weights=["q_proj", *row.weights[2:]]) for row in rows]  # instead of q_a_proj and q_b_proj
     return rows
-
-
-def find_row(config, pattern):
-    """Returns the row of a user's pattern, or one without weights: for the sizes of its class, and its stack."""
-    rows = TABLE.get(pick(config, str, "model_type"), [Row("")])
-    listed = [row for row in rows if row.weights and row.match([pattern.replace("{i}", "0")])]
-    sides = re.findall("encoder|decoder", pattern)
-    return listed[0] if listed else rows[0]._replace(stack=sides[-1] if sides else "")
-
-
-def config_of_part(model_type, part, config):
-    """Returns the config of a part, or None if the model has no such part."""
-    found = pick(config, dict, f"{part}_config_dict", f"{part}_config", part)  # the first is in early files of CLIP
-    if found is None and part == "text" and pick(config, int, "num_attention_heads", "n_head"):
-        found = config  # GIT, and Qwen2-VL's first files
-    if model_type == "paligemma" and part == "text" and found is not None:  # the image and the prompt see each other
-        found = {"use_bidirectional_attention": True, **found}
-    return found
 
 
 def part_type(model_type, part, config):
@@ -150,38 +161,17 @@ def part_type(model_type, part, config):
     return made if own == model_type else own  # for the message that it is not known
 
 
-# How towers are called in names of tensors, if not as their configs are: vision_config, audio_config, text_config.
-TOWERS = {"vision": "vision|visual|video|image|img|vit", "audio": "audio|speech|sound", "text": "text|language|llm|lm"}
-
-
-def config_of_name(config, name):
-    """Returns of a config.json the config of the model inside of it that a tensor belongs to by its name."""
-    inner = {key.removesuffix("_config"): value for key, value in config.items() if isinstance(value, dict)
-             and (key.endswith("_config") or key in PARTS) and key not in ("quantization_config", "attn_config")}
-    starts = {}  # of the towers that the name speaks of
-    for tower in {**inner, **TOWERS}:
-        match = re.search(rf"(^|[._])({TOWERS.get(tower, re.escape(tower))})", name)
-        if match:
-            starts[tower] = match.start()
-    first = min(starts, key=starts.get, default="text")
-    if first not in inner and first != "text" and inner:
-        return {}  # a tower of which config.json says nothing
-    tower = first if first in inner else "text"
-    return config_of_name(inner[tower], name) if tower in inner else config
-
-
 # ---- what a config.json says ---------------------------------------------------------------------------------------
 
-# The keys of config.json that can tell how many layers and heads there are, in the order in which they are tried. {} is
-# the name of the stack.
-LAYER_KEYS = ("{}_layers", "num_{}_layers", "{}_num_hidden_layers", "num_hidden_groups", "num_hidden_layers", "n_layer",
-              "n_layers", "num_layers", "depth", "encoder_layers", "conf_num_hidden_layers")
-HEAD_KEYS = ("num_attention_heads_per_layer", "{}_attention_heads", "{}_num_attention_heads", "num_attention_heads",
-             "n_head", "n_heads", "num_heads", "num_query_heads", "attention_heads", "encoder_attention_heads",
-             "conf_num_attention_heads")
-KEY_HEAD_KEYS = "num_key_value_heads_per_layer", "num_key_value_heads", "n_kv_heads", "num_kv_heads"
-DIM_KEYS = ("head_dim", "d_kv", "attention_head_size", "attention_head_dim", "d_head", "dim_head", "head_size",
-            "kv_channels")
+# The keys of config.json that can tell a size, in the order in which they are tried. {} is the name of the stack.
+KEYS = dict(
+    n_layer="""{}_layers num_{}_layers {}_num_hidden_layers num_hidden_groups num_hidden_layers n_layer n_layers
+        num_layers depth encoder_layers conf_num_hidden_layers""",
+    n_head="""num_attention_heads_per_layer {}_attention_heads {}_num_attention_heads num_attention_heads n_head n_heads
+        num_heads num_query_heads attention_heads encoder_attention_heads conf_num_attention_heads""",
+    n_kv_head="num_key_value_heads_per_layer num_key_value_heads n_kv_heads num_kv_heads",
+    head_dim="head_dim d_kv attention_head_size attention_head_dim d_head dim_head head_size kv_channels",
+    n_shared="num_kv_shared_layers")
 WIDTH = re.compile(r"(hidden|embed\w*|emb|model)_(size|dim)$|^(n_embd|n_embed|d_model|dim|width)$")
 # The kinds of layers without a softmax: words, the letters of Nemotron-H, and the 0 of MiniMax.
 NO_SOFTMAX = {"linear_attention", "mamba", "mamba2", "conv", "recurrent", "moe", "mlp", "M", "-", "E", 0}
@@ -193,15 +183,9 @@ class Sizes(NamedTuple):
     head_dim: int | None  # D; None: C / H
 
 
-def keys_of(keys, row):
-    """Returns keys of config.json with the name of the stack of a row."""
-    return [key.format(row.stack) for key in keys]
-
-
-def count_layers(row, config):
-    """Returns the number of layers by the config or the defaults of the class; 0 if it is not told."""
-    kinds = pick(config, list, "layer_types", "layers_block_type", default=[])
-    return pick(config, int, *keys_of(LAYER_KEYS, row), default=row.n_layer or len(kinds))
+def read_size(name, row, config):
+    """Returns a size by the config, or by the defaults of the class; None if neither tells it."""
+    return pick(config, int, *[key.format(row.stack) for key in KEYS[name].split()], default=getattr(row, name, None))
 
 
 def softmax_layers(config, n_layer):
@@ -221,48 +205,35 @@ def softmax_layers(config, n_layer):
     return pick(config, list, "full_attn_idxs", "attn_layer_indices", default=[i - 1 for i in from_1])
 
 
-def with_own_keys(config, layers, n_layer, n_shared):
-    """Returns those of the layers that have keys of their own, and those that take the keys of an earlier one."""
-    n_shared = pick(config, int, "num_kv_shared_layers", default=n_shared)  # the last ones: Gemma 3n and 4
-    period = pick(config, int, "cla_share_factor", default=1) if config.get("use_cla") else 1  # Hunyuan
-    own = [i for i in layers if i < n_layer - n_shared and i % period == 0]
-    return own, [i for i in layers if i not in own]
-
-
 def mask_is_causal(row, config):
     """Returns whether no token sees a later one, or None if it is not known."""
     if row.mask == "both" and not row.stack:  # BERT as a decoder, XLM
         return pick(config, bool, "is_decoder", default=False) or pick(config, bool, "causal", default=False)
     # In Gemma 4 "all", or "vision", which is of images only. LFM2 and LLaMA say it in the name of their architecture.
-    both_sides = config.get("use_bidirectional_attention") in (True, "all")
-    both_sides = both_sides or "Bidirectional" in str(config.get("architectures"))
-    if row.mask == "causal" and (both_sides or not pick(config, bool, "is_causal", default=True)):
-        return None  # it was first trained as a causal model, and then not
-    return None if row.mask == "unknown" else row.mask == "causal"
+    is_changed = (config.get("use_bidirectional_attention") in (True, "all")
+                  or "Bidirectional" in str(config.get("architectures"))
+                  or not pick(config, bool, "is_causal", default=True))
+    if row.mask == "unknown" or (row.mask == "causal" and is_changed):
+        return None  # if it is changed, it was first trained as a causal model, and then not
+    return row.mask == "causal"
 
 
 def read_sizes(row, config, i):
     """Returns the sizes of the heads of layer i, from the config or the defaults of the class; None if not told."""
-    config = of_layer(config, i)
+    own = {}  # the config of this layer
+    for key, value in config.items():
+        if not isinstance(value, list) or "head" not in key:
+            own[key] = value
+        elif i < len(value) and "depths" not in config:  # a number for each layer, and not for each stage: Swin
+            own[key] = value[i]
     if pick(config, list, "layer_types", default=[])[i : i + 1] == ["full_attention"]:  # Gemma 4
-        config["head_dim"] = pick(config, int, "global_head_dim", "head_dim")
+        own["head_dim"] = pick(own, int, "global_head_dim", "head_dim")
         if pick(config, bool, "attention_k_eq_v"):
-            config["num_key_value_heads"] = pick(config, int, "num_global_key_value_heads", "num_key_value_heads")
-    config |= pick(pick(config, dict, "per_layer_config", default={}), dict, str(i), default={})  # as it is saved
-    n_head = pick(config, int, *keys_of(HEAD_KEYS, row), default=row.n_head)
-    n_kv_head = pick(config, int, *KEY_HEAD_KEYS)
-    head_dim = pick(config, int, *DIM_KEYS, default=row.head_dim)
+            own["num_key_value_heads"] = pick(own, int, "num_global_key_value_heads", "num_key_value_heads")
+    own |= pick(pick(config, dict, "per_layer_config", default={}), dict, str(i), default={})  # as it is saved
+    n_head, n_kv_head, head_dim = [read_size(name, row, own) for name in Sizes._fields]
     pruned = pick(pick(config, dict, "pruned_heads", default={}), list, str(i))  # BERT, GPT-2
     if pruned:
         head_dim = pick(config, int, "hidden_size", "n_embd", "dim", default=0) // n_head
         n_head -= len(pruned)
     return Sizes(n_head, n_kv_head, head_dim)
-
-
-def of_layer(config, i):
-    """Returns a config with the numbers of layer i where it lists the heads of every layer (not of stages: Swin)."""
-    lists = {key: value for key, value in config.items() if isinstance(value, list) and "head" in key}
-    plain = {key: value for key, value in config.items() if key not in lists}
-    if "depths" in config:
-        return plain
-    return plain | {key: value[i] for key, value in lists.items() if i < len(value)}
