@@ -140,7 +140,7 @@ REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (separate([2, 3]), {}, None, "of layer 1 missing"),
     (separate([0, 2]), dict(layers=3), None, "2 layers match, and 3 have attention by your words"),
     (separate(), {}, {"num_hidden_layers": 4}, "of layer 2, 3 missing"),
-    (separate(), {}, {"num_hidden_layers": 1}, "layer 1 has all weights as well"),
+    (separate(), {}, {"num_hidden_layers": 1}, "weights of layer 1 as well"),
     # As q_proj of Qwen3-Next, which holds each head and its gate: they are no heads.
     (separate(), {}, {"num_attention_heads": 2, "linear_num_value_heads": 4}, "4 heads by your words, and .2. in conf"),
     (separate(path="visual.b"), words_for("visual.b"), TOWERS, "4 heads by your words|missing"),

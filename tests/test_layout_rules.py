@@ -121,7 +121,7 @@ CHANGED_CONFIGS = [  # in that of Llama
     (dict(model_type="llava", text_config={}), "'llava_text' is not known"),
     (dict(model_type="swin", num_attention_heads=None, num_heads=[2, 4], depths=[1, 1]),
      "'swin' is not known: name its weights"),
-    (dict(num_hidden_layers=1), "layer 1 has all weights as well"),
+    (dict(num_hidden_layers=1), "weights of layer 1 as well"),
     (dict(model_type="olmo", num_attention_heads=None), "no number of heads"),
     (dict(model_type="olmo", num_hidden_layers=None), "no number of layers"),
     (dict(num_kv_shared_layers=2), "no layer has queries and keys of its own"),

@@ -209,13 +209,13 @@ def mask_is_causal(row, config):
     """Returns whether no token sees a later one, or None if it is not known."""
     if row.mask == "both" and not row.stack:  # BERT as a decoder, XLM
         return pick(config, bool, "is_decoder", default=False) or pick(config, bool, "causal", default=False)
+    if row.mask != "causal":
+        return None if row.mask == "unknown" else False
     # In Gemma 4 "all", or "vision", which is of images only. LFM2 and LLaMA say it in the name of their architecture.
     is_changed = (config.get("use_bidirectional_attention") in (True, "all")
                   or "Bidirectional" in str(config.get("architectures"))
                   or not pick(config, bool, "is_causal", default=True))
-    if row.mask == "unknown" or (row.mask == "causal" and is_changed):
-        return None  # if it is changed, it was first trained as a causal model, and then not
-    return row.mask == "causal"
+    return None if is_changed else True  # None: it was first trained as a causal model, and then not
 
 
 def read_sizes(row, config, i):

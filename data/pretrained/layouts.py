@@ -124,7 +124,7 @@ def find_layers(row, part, shapes):
     require(len(prefixes) == 1, f"{row.model_type}: attention layers under each of {' and '.join(prefixes)!r}")
     found = by_layer(matches)
     own, shared, end = expected_layers(row, config, found)
-    told = f"{row.model_type}: {len(own)} layers have attention"
+    told = f"{len(own)} layers have attention"
     for weight in row.weights:
         missing = [str(i) for i in own if weight not in found.get(i, {})]
         require(not missing, f"{told}, {weight} of layer {', '.join(missing):.60} missing: get all files, and merge "
@@ -135,7 +135,7 @@ def find_layers(row, part, shapes):
     more = [i for i in others if i >= n_all or (i < end and len(found[i]) == len(row.weights))]
     if hand:
         more = [i for i in more if i >= n_all and not hand.n_layer]
-    require(not more, f"{told}, and layer {str(more)[1:-1]:.60} has all weights as well")
+    require(not more, f"{told}, and there are weights of layer {str(more)[1:-1]:.60} as well")
 
     sizes_of = {i: read_sizes(row, config, i) for i in own}
     if hand:
@@ -173,8 +173,9 @@ def by_layer(matches):
 def expected_layers(row, config, found):
     """Returns the layers with keys of their own, those with the keys of earlier ones, and the number after the last."""
     hand = row.hand
-    n_kinds = len(pick(config, list, "layer_types", "layers_block_type", default=[]))
-    n_layer = read_size("n_layer", row, config) or n_kinds
+    n_layer = read_size("n_layer", row, config)
+    if n_layer is None:
+        n_layer = len(pick(config, list, "layer_types", "layers_block_type", default=[]))
     require(n_layer or hand, f"{row.model_type}: config.json has no number of layers")
     n_layer = n_layer or max(found) + (0 in found)
     expected = softmax_layers(config, n_layer)
