@@ -59,6 +59,7 @@ SCORED = [  # tensors, words beside WORDS, the config.json, numbers of the layer
     (separate(path="language_model.b"), words_for("language_model.b"), TOWERS, [0, 1], ""),
     (separate(path="vision_tower.b"), words_for("vision_tower.b"), VISION, [0, 1], ""),
     (separate(path="visual.b"), words_for("visual.b"), {"text_config": HYBRID | {"n_head": 9}}, [0, 1], ""),
+    (separate(path="audio_tower.b"), words_for("audio_tower.b"), {"vision_config": {}, "n_head": 9}, [0, 1], ""),
     (separate(path="decoder.b"), words_for("decoder.b"), {"encoder_layers": 3, "decoder_layers": 2}, [0, 1], ""),
     (separate([1, 3]), {}, HYBRID, [1, 3], ""),
     # The others have no softmax, though they have weights of these names.
