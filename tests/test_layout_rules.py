@@ -24,6 +24,8 @@ def llama(layers=BOTH, q=(32, 32), k=None, prefix="model."):
 
 GEMMA_3N = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
     LLAMA, model_type="gemma3n_text", num_hidden_layers=17, head_dim=8, use_bidirectional_attention="vision"))
+GEMMA_4 = dict(LLAMA, model_type="gemma4_text", layer_types=["sliding_attention", "full_attention"], head_dim=8,
+               global_head_dim=16, num_key_value_heads=2, num_global_key_value_heads=1, attention_k_eq_v=True)
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
 CLIP = dict(model_type="clip", text_config={}, vision_config=dict(num_attention_heads=4, num_hidden_layers=3),
             vision_config_dict=dict(num_hidden_layers=1))
@@ -57,6 +59,8 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     "the positions of ours have weights of their own": (
         OURS, BLOCKS | qk("blocks.{i}.attn", weights="pos_q pos_k") | qk("blocks.{i}.attn", weights="v proj"),
         {"": (True, 2, 4, 4)}),
+    "layers of Gemma 4 that attend to everything have other heads": (
+        GEMMA_4, llama([0], k=(16, 32)) | llama([1], (64, 32), (16, 32)), {"": (True, 2, 4, 1)}),
     "layers that predict further tokens are left out": (
         LLAMA | {"num_nextn_predict_layers": 1},
         llama(range(3)) | llama([0], prefix="mtp.") | qk("model.mtp_block.{i}.self_attn", [0]),
