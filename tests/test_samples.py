@@ -1,11 +1,9 @@
 """python -m data.samples, and what a run shows at its end."""
 
-from unittest import mock
-
 import pytest
 import torch
 
-from data import samples, tokens
+from data import samples
 from data.batches import open_corpus
 from data.results.runs import open_run
 from tests.lives import run
@@ -28,12 +26,11 @@ def test_a_prompt_is_completed_with_the_most_likely_tokens(causal, cfg, capsys):
 
 
 def test_a_prompt_that_cannot_be_completed_ends_in_one_line(finished):
-    for n_tokens in 0, 17:
-        with pytest.raises(SystemExit, match=f"^error: the prompt has {n_tokens} tokens, and this model sees 1 to 16$"):
-            samples.main([finished.out_dir, f"--prompt={'_' * n_tokens}"])
+    with pytest.raises(SystemExit, match="^error: the prompt has 17 tokens, and this model sees 1 to 16$"):
+        samples.main([finished.out_dir, f"--prompt={'_' * 17}"])
 
 
-def test_a_run_ends_with_three_lines_in_which_a_sign_comes_before_what_the_model_has_made(finished, monkeypatch):
+def test_a_run_ends_with_three_lines_in_which_a_sign_comes_before_what_the_model_has_made(finished):
     model, cfg, _ = open_run(finished.out_dir)
     corpus = open_corpus(cfg)
     for predicts_next, n_signs in (False, len(range(3, 16, 7))), (True, 1):
@@ -41,8 +38,3 @@ def test_a_run_ends_with_three_lines_in_which_a_sign_comes_before_what_the_model
         assert [line.count("░") for line in lines] == [n_signs] * 3 and max(map(len, lines)) <= 100
     half = " ".join(bytes(corpus.val[:8].tolist()).decode().split())  # which a decoder goes on with
     assert lines[0].startswith(f"{half}░")
-
-    # A missing network is no reason to fail at the end of a run.
-    monkeypatch.setattr("tiktoken.get_encoding", mock.Mock(side_effect=OSError("no network")))
-    corpus = tokens.Corpus(tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2"), None, None)
-    assert "no network" in samples.sample(model, corpus, True)
