@@ -9,9 +9,7 @@ from analyze.data import chance
 N, DRAWS = 96, 400
 torch.manual_seed(0)
 i = torch.arange(1, N + 1, dtype=torch.float64)
-SPECTRA = dict(one=1 * (i == 1), three=1 * (i < 4), falls=1 / i, half=1 * (i <= N / 2), grows=i, head=1 + 10 * (i == 1),
-               rotation=i**0, nearly_1=1 + 1e-3 * i / N, nearly_one=1 + 1e-3 * (i == 1),
-               random=torch.linalg.svdvals(torch.randn(N, N).double() @ torch.randn(N, N).double()))
+SPECTRA = dict(one=1 * (i == 1), three=1 * (i < 4), falls=1 / i, grows=i, rotation=i**0, nearly_1=1 + 1e-3 * i / N)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +29,10 @@ def test_95_of_100_matrices_that_are_turned_at_random_have_a_directionality_with
     inside = (analyze.directionality((u * s) @ v.mT).abs() <= limit + 1e-9).double().mean()
     assert 0.91 < inside < 0.99 or limit in (0, 1)
     assert (limit == 0) == (name == "rotation")
-    assert limit < 1 or name in ("half", "grows", "random", "nearly_1", "nearly_one")
+    assert limit < 1 or name in ("grows", "nearly_1")
 
 
-@pytest.mark.parametrize("r", [8, 24, N, 2 * N])  # with Gram matrices, and without
+@pytest.mark.parametrize("r", [8, N])  # with Gram matrices, and without
 def test_the_limit_does_not_depend_on_the_size_of_the_weights_and_stands_if_heads_all_but_cancel(r):
     w_q, w_k = torch.randn(2, N, r).double()
     limit = analyze.score_row(w_q, w_k, 2.0)["limit"]
@@ -44,7 +42,7 @@ def test_the_limit_does_not_depend_on_the_size_of_the_weights_and_stands_if_head
         assert analyze.score_row(*factors, 2.0)["limit"] == pytest.approx(limit, rel=0.12)
 
 
-@pytest.mark.parametrize("r, common", [(1, 0), (4, 0), (4, 1), (4, 3), (32, 0), (32, 3)])  # common: of both sides
+@pytest.mark.parametrize("r, common", [(1, 0), (4, 1), (32, 0), (32, 3)])  # common: of both sides
 def test_random_matrices_in_the_directions_of_another_have_about_its_mean_and_no_larger_deviation(r, common):
     w_q, w_k = common * torch.randn(32, r).double() + torch.randn(2, 32, r).double()
     u, s, vt = torch.linalg.svd(w_q @ w_k.T)
