@@ -22,23 +22,19 @@ def prepare(hub, tmp_path):
     return prepare
 
 
-@pytest.mark.parametrize("repo, commit, folder, snapshot", [
-    ("legacy-datasets/wikipedia", "97a0b052c326b45fb68593a14972d9eed884cd17", "data/20220301.en", "20220301.en"),
-    ("wikimedia/wikipedia", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa", "20231101.en", "20231101.en")])
-def test_wikipedia_is_read_from_all_its_files(repo, commit, folder, snapshot, hub, prepare):
-    texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]
-    tables = [pandas.DataFrame(dict(title=["t"] * 5, text=part)) for part in texts]
-    files = {f"{folder}/train-{i:05d}-of-00041.parquet": table.to_parquet() for i, table in enumerate(tables)}
+@pytest.mark.parametrize("argv, repo, commit, path, n_files, column", [
+    (["wikipedia"], "wikimedia/wikipedia", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa",
+     "20231101.en/train-{:05}-of-00041.parquet", 41, "text"),
+    (["wikipedia", "--snapshot=20220301.en"], "legacy-datasets/wikipedia", "97a0b052c326b45fb68593a14972d9eed884cd17",
+     "data/20220301.en/train-{:05}-of-00041.parquet", 41, "text"),
+    (["jigsaw"], "monology/jigsaw", "690f4aa8ee63d1c28d6088859bba26b0c8db7b6e",
+     "data/train-{:05}-of-00001.parquet", 1, "comment_text")])
+def test_a_corpus_of_the_hub_is_read_from_all_its_files(argv, repo, commit, path, n_files, column, hub, prepare):
+    texts = [[f"text {i} of file {file}\n\nand more" for i in range(9)] for file in range(n_files)]
+    tables = [pandas.DataFrame({"id": ["0"] * 9, column: part}) for part in texts]
+    files = {path.format(i): table.to_parquet() for i, table in enumerate(tables)}
     hub.add(f"datasets/{repo}", files, commit=commit)
-    assert prepare("wikipedia", f"--snapshot={snapshot}") == encoded(sum(texts, []))
-
-
-def test_jigsaw_is_read_from_the_copy(hub, prepare):
-    texts = [f"comment {i}" for i in range(8)]
-    table = pandas.DataFrame(dict(comment_text=texts, toxic=[0] * 8))
-    files = {"data/train-00000-of-00001.parquet": table.to_parquet()}
-    hub.add("datasets/monology/jigsaw", files, commit="690f4aa8ee63d1c28d6088859bba26b0c8db7b6e")
-    assert prepare("jigsaw") == encoded(texts)
+    assert prepare(*argv) == encoded(sum(texts, []))
 
 
 def test_redpajama_is_read_from_all_its_shards(hub, tmp_path, monkeypatch):
