@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, LlamaConfig, T5Config, logging
 
 import analyze
-from analyze import directionality, directionality_eq17, layer_factors, scores, split_heads, symmetry, wqk
+from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry
 from data import drawing
 from tests.toy import model_folder
 
@@ -76,25 +76,22 @@ def factors(C, r, seed=0):
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16), (200, 100), (800, 257)])
-@pytest.mark.parametrize("gamma, dtype", [(1.0, torch.float32), (2.0, torch.bfloat16), (2.0, torch.float64)])
+@pytest.mark.parametrize("C, r", [(64, 8), (64, 64), (300, 16), (200, 100)])
+@pytest.mark.parametrize("gamma, dtype", [(1.0, torch.float32), (2.0, torch.bfloat16)])
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
     w_q, w_k = (w.to(dtype) for w in factors(C, r))
     m = w_q.double() @ w_k.double().T
     assert numbers(scores(w_q, w_k, gamma)) == pytest.approx(defined(m, gamma), abs=1e-5)
     of_notebook = scores(torch.nn.Parameter(w_q), w_k.double().numpy(), gamma)
-    assert numbers(of_notebook) == pytest.approx(defined(m, gamma), abs=1e-5) and not of_notebook.symmetry.requires_grad
+    assert numbers(of_notebook) == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
     assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
 
 
 def test_norms_that_are_equal_but_for_rounding_do_not_stand_out():
     """As those of W_qk if q and k start orthogonal: every row and column of it has length 1."""
-    for seed in range(5):
-        generator = torch.Generator().manual_seed(seed)
-        q, k = torch.linalg.qr(torch.randn(2, 256, 256, generator=generator))[0]
-        assert scores(q, k)[1].item() == scores(q, k)[2].item() == 0
-        assert directionality(wqk(q, k)).item() == directionality_eq17(wqk(q, k)).item() == 0
+    q, k = torch.linalg.qr(torch.randn(2, 256, 256))[0]
+    assert scores(q, k)[1].item() == scores(q, k)[2].item() == 0
 
 
 def test_factors_that_do_not_fit_are_refused_and_grouped_keys_shown_the_way_on():
@@ -110,15 +107,15 @@ def test_nan_and_a_single_column_are_not_read_as_nothing_stands_out():
     assert scores(torch.ones(1, 2), torch.ones(1, 2)).directionality.isnan()
 
 
-def run(*words, folder):
+def run(code, folder):
     """What a program of Python prints in a folder."""
-    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_a_fork_that_adds_a_score_writes_one_line_and_finds_it_everywhere(tmp_path):
-    """In what scores returns, in both tables that are printed, and in the CSV file."""
+    """In what scores returns, in the table of layers, and in the CSV file."""
     for name in "data", "config":
         shutil.copytree(ROOT / name, tmp_path / name)
     before, last, after = (ROOT / "analyze.py").read_text().partition("}\nScores = ")
@@ -128,14 +125,13 @@ def test_a_fork_that_adds_a_score_writes_one_line_and_finds_it_everywhere(tmp_pa
     code = ("import analyze, torch\n"
             "print(*analyze.scores(*torch.ones(2, 8, 2))._fields)\n"
             "analyze.main(['--hf', 'm', '--csv=s.csv'])")
-    fields, _, layers, *others = run("-c", code, folder=tmp_path).splitlines()
-    assert "trace" in fields.split() and "trace" in layers.split() and "trace [quartiles]" in "".join(others)
+    fields, _, layers, *_ = run(code, tmp_path).splitlines()
+    assert "trace" in fields.split() and "trace" in layers.split()
     found = pandas.read_csv(tmp_path / "s.csv")["trace"]
     assert list(np.sign(found)) == [np.sign(np.trace(m)) for m in wqk_of(PAIRS)]
 
 
-@pytest.mark.parametrize("how", ["imported", "run"])
-def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored(tmp_path, how):
+def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored(tmp_path):
     for name in "data", "config", "model":
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("MINE = True\n")
@@ -144,13 +140,9 @@ def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored
             f"sys.path.append({str(ROOT)!r})\n"
             "import analyze\n"
             "from data import MINE\n"
-            "try: analyze.score_model('nothing')\n"
-            "except analyze.CheckpointError: print(*analyze.score_model('m').table.symmetry)")
-    words = ["-c", code] if how == "imported" else [ROOT / "analyze.py", "--hf", "m", "--csv=s.csv"]
-    said = run(*words, folder=tmp_path)
-    found = said.split() if how == "imported" else pandas.read_csv(tmp_path / "s.csv").symmetry
-    expected = [defined(m)[0] for m in wqk_of(PAIRS)]
-    assert list(map(float, found)) == pytest.approx(expected, abs=1e-6)
+            "print(*analyze.score_model('m').table.symmetry)")
+    found = list(map(float, run(code, tmp_path).split()))
+    assert found == pytest.approx([defined(m)[0] for m in wqk_of(PAIRS)], abs=1e-6)
 
 
 # ---- where numbers run out ---------------------------------------------------------------------------------------
@@ -176,16 +168,6 @@ def test_heads_that_cancel_to_the_last_digit_have_no_score(C, D):
         assert values.isnan()
 
 
-def test_rows_that_only_rounding_keeps_from_zero_have_a_length():
-    """The keys have two directions. Half of the tokens have queries that are orthogonal to both, but for rounding."""
-    w_q, w_k = (w.double() for w in factors(96, 8))
-    plane = torch.linalg.qr(torch.randn(8, 2).double()).Q  # (8, 2)
-    w_k = w_k @ plane @ plane.T
-    w_q[:48] -= w_q[:48] @ plane @ plane.T
-    for q, k in (w_q, w_k), (w_k, w_q):  # such rows, and such columns
-        assert numbers(scores(q, k)) == pytest.approx(defined(q @ k.T), abs=1e-5)
-
-
 def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     """Four query heads to a key head, float32: of their sum in float32 one digit would be left."""
     w_q, w_k = torch.randn(4, 96, 8), torch.randn(1, 96, 8)
@@ -195,13 +177,11 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
 
 
 @pytest.mark.parametrize("r", [8, 50])
-@pytest.mark.parametrize("scale", [1e-160, 1e-38, 1e78, 1e150])
+@pytest.mark.parametrize("scale", [1e-160, 1e150])
 def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale):
     w_q, w_k = factors(96, r)
     plain = numbers(scores(w_q, w_k))
-    for q, k in (w_q.double() * scale, w_k.double() * scale), (w_q, w_k.double() * scale):
-        assert numbers(scores(q, k)) == pytest.approx(plain, abs=1e-5)
-        assert numbers(scores(*layer_factors(q[None], k[None]))) == pytest.approx(plain, abs=1e-5)
+    assert numbers(scores(w_q.double() * scale, w_k.double() * scale)) == pytest.approx(plain, abs=1e-5)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -225,11 +205,8 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(analys
         np.testing.assert_allclose(rows[columns].to_numpy(float), expected, atol=1e-5)
         by_chance = [((m @ m).norm() / m.norm() ** 2).square().item() for m in matrices]
         assert list(rows.chance) == pytest.approx(by_chance, rel=1e-5)
-        w_q, w_k = [split_heads(torch.nn.Parameter(w).T, n_head) for w, n_head in ((q, 6), (k, 2))]
-        assert numbers(scores(*layer_factors(w_q, w_k))) == pytest.approx(expected[0], abs=1e-5)
     scored = analyze.score_model("m", per_head=True)
     assert list(scored.table.symmetry) == list(found.table.symmetry)  # to the last digit
-    assert list(scored.table)[:4] == ["layer", "symmetry", "chance", "directionality"]  # pandas shows the first ones
 
 
 def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
@@ -239,21 +216,9 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     found = analysed("--hf", "bert-bsae", "./empty", "--hf", bert("zero", pairs), bert("m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "bert-bsae: no model or folder of this name; the nearest names are bert-base" in found.err
-    assert "empty: no model.safetensors" in found.err and "Traceback" not in found.err
+    assert "empty: no model.safetensors" in found.err
     assert f"{QUERY.format(i=1)}: W_qk of this layer is zero" in found.err
     assert "gamma = nan, expected a number" in analysed("--hf", "m", "--gamma=nan", csv=False).err
-
-
-def test_the_tables_have_no_minus_zero_and_say_what_of_a_model_is_not_there(analysed):
-    a = torch.randn(16, 16)
-    skew = 1.001 * (a - a.T) * (a + a.T).norm() / (a - a.T).norm()  # a symmetry of -0.001
-    found = analysed("--hf", bert("bert", [(torch.eye(16), a + a.T + skew)] * 3), csv=False)
-    assert " -0.001 " in found.out and " 0.00 [0.00, 0.00] " in found.out and "-0.00 " not in found.out
-    assert "-0.00 " not in str(analyze.score_model("bert", gamma=9))  # nothing stands out so far, also by chance
-    weights = {f"encoder.layers.0.self_attn.{x}_proj.weight": torch.randn(16, 16) for x in "qk"}
-    model_folder("m", weights, dict(model_type="whisper", encoder_layers=1, encoder_attention_heads=2))
-    for _ in range(2):  # the second time it comes from the file
-        assert "  m: its decoder has no queries and keys here" in analysed("--hf", "m").out.splitlines()
 
 
 def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for_stay(analysed):
@@ -263,9 +228,6 @@ def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for
     assert (first.status, second.status) == (0, 0) and "b: read" not in second.err and "c: read" in second.err
     n = len(first.table)
     assert second.table[:n].equals(first.table) and set(second.table.model[n:]) == {"c"}
-    medians = second.out.partition("Whole models")[2].splitlines()[2:5]
-    assert [line.split()[:2] for line in medians] == [["b", "encoder"], ["b", "decoder"], ["c", "2"]]
-    assert "b: read" not in analysed("--hf", "b").err  # its layers are there
     other = analysed("--hf", "b", "--per_head", "--gamma=1")  # scores of another kind are not mixed with them
     assert "b: read" in other.err and other.out != analysed("--hf", "b", "--per_head").out
     pandas.read_csv("s.csv").query("model == 'a'").to_csv("s.csv", index=False)  # which writes the head 0 as 0.0
@@ -279,7 +241,7 @@ def test_a_csv_of_something_else_is_named_and_stays_as_it_is(analysed):
     assert Path("s.csv").read_text() == "layer,symmetry\n0,x\n"
 
 
-@pytest.mark.parametrize("argv", ["--hf m --plot=p.txt", "--hf m --per", "--hf m --measure=loss", "--runs m --gamma=3"])
+@pytest.mark.parametrize("argv", ["--hf m --plot=p.txt", "--hf m --per", "--hf m --measure=loss"])
 def test_options_that_make_no_sense_end_at_once(argv, analysed):
     found = analysed(*argv.split(), csv=False)
     assert found.status == 2 and "error: " in found.err.splitlines()[-1]
@@ -305,7 +267,6 @@ def test_the_picture_by_size_and_the_table_hold_medians_and_quartiles_over_layer
 
 def test_an_encoder_decoder_has_a_row_of_the_picture_for_each_stack(drawn, analysed):
     found = analysed("--hf", model(T5, "m"), "--per_head", "--plot=f.png")
-    assert found.out.startswith(f"Layers of m:\n{analyze.score_model('m', per_head=True)}\n\n")
     symmetry = drawn[0].axes[::2]
     for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (drawing.ENCODER, drawing.DECODER)):
         _zero, by_chance, heads, layers = axis.lines
@@ -316,24 +277,16 @@ def test_an_encoder_decoder_has_a_row_of_the_picture_for_each_stack(drawn, analy
         assert list(by_chance.get_ydata()) == pytest.approx(list(rows[rows["head"] == ""].chance))
 
 
-def by_length(m):
-    """M with its dimensions in another order: those with the longest row and column together come first."""
-    order = np.argsort(-(np.linalg.norm(m, axis=1) ** 2 + np.linalg.norm(m, axis=0) ** 2))
-    return m[order][:, order]
-
-
-def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_its_mirror_image(drawn, analysed):
-    both = PAIRS, PAIRS[:, [0, 0]]
-    names = [bert(name, pairs) for name, pairs in zip("ab", both)]
-    for _ in range(2):  # the second time their scores are in the file, and the matrices are not
-        assert len(analysed("--hf", *names, "--matrices=f.png").table) == 6
-    for (matrix, pairs), weights in zip(np.reshape(drawn[1].axes, (2, 2)), both):
-        m = by_length(wqk_of(weights)[-1])
-        shown = matrix.images[0].get_array()
-        np.testing.assert_allclose(shown / np.abs(shown).max(), m / np.abs(m).max(), rtol=1e-4, atol=1e-6)
-        dots = pairs.lines[1].get_xydata() / np.abs(shown).max()
-        expected = [(m[i, j], m[j, i]) for i in range(len(m)) for j in range(i + 1, len(m))]
-        np.testing.assert_allclose(dots, expected / np.abs(m).max(), rtol=1e-4, atol=1e-6)
-        assert pairs.get_xlim() == pairs.get_ylim() and pairs.get_aspect() == 1
-        assert matrix.get_title("left").endswith("W_qk of layer 2")
-        assert f"symmetry {defined(m)[0]:.2f}" in pairs.get_title("left")
+def test_matrices_are_of_the_last_layer_and_a_dot_is_an_entry_and_its_mirror_image(drawn, analysed):
+    name = bert("m")
+    for _ in range(2):  # the second time its scores are in the file, and the matrix is not
+        assert len(analysed("--hf", name, "--matrices=f.png").table) == 3
+    matrix, pairs = drawn[1].axes
+    m = wqk_of(PAIRS)[-1]
+    order = np.argsort(-(np.linalg.norm(m, axis=1) ** 2 + np.linalg.norm(m, axis=0) ** 2))  # longest row and column
+    m = m[order][:, order]
+    shown = matrix.images[0].get_array()
+    np.testing.assert_allclose(shown / np.abs(shown).max(), m / np.abs(m).max(), rtol=1e-4, atol=1e-6)
+    dots = pairs.lines[1].get_xydata() / np.abs(shown).max()
+    expected = [(m[i, j], m[j, i]) for i in range(len(m)) for j in range(i + 1, len(m))]
+    np.testing.assert_allclose(dots, expected / np.abs(m).max(), rtol=1e-4, atol=1e-6)
