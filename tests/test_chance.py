@@ -50,10 +50,6 @@ def test_random_matrices_in_the_directions_of_another_have_about_its_mean_and_no
     mean = chance.mean_symmetry(w_q, w_k).item()
     assert drawn.mean().item() == pytest.approx(mean, rel=0.2)
     assert drawn.std() < 1.05 * 2**0.5 * mean
-    large = 1e4 * torch.randn(32, r).double()  # heads that all but cancel: the same M
-    cancelling = torch.cat([w_q + large, -large], 1), torch.cat([w_k, w_k], 1)
-    batch = chance.mean_symmetry(torch.stack([cancelling[0], w_k.repeat(1, 2)]), cancelling[1])
-    assert batch[0].item() == pytest.approx(mean, rel=1e-4)
 
 
 def test_an_untrained_bert_that_sees_four_large_dimensions_is_as_symmetric_as_chance_makes_it():
