@@ -33,6 +33,7 @@ def complete(model, ids, meta, predicts_next, n):
 def sample(model, corpus, predicts_next):
     """Returns three lines of at most 100 characters, of validation text and how it is completed, below a heading."""
     meta, T = corpus.meta, model.cfg.block_size
+    marked = [max(1, T // 2)] if predicts_next else np.arange(MASK_EVERY // 2, T, MASK_EVERY)
     try:
         decode = make_decode(meta)
     except OSError as error:  # no network, which is no reason for a run to fail at its end
@@ -40,16 +41,13 @@ def sample(model, corpus, predicts_next):
     model.eval()
     lines = ["validation text, and after each ░ what the model makes of it:"]
     for start in np.linspace(0, len(corpus.val) - T, 3).astype(int):
-        ids = corpus.val[start : start + T].tolist()
+        ids = np.array(corpus.val[start : start + T])
         if predicts_next:
-            ids = ids[: max(1, T // 2)]
-            marked = [len(ids)]
+            ids = ids[: marked[0]]
         else:
-            marked = range(MASK_EVERY // 2, T, MASK_EVERY)
-            ids = [meta["mask_token"] if i in marked else token for i, token in enumerate(ids)]
-        completed = complete(model, ids, meta, predicts_next, n=50)
-        for i in reversed(marked):
-            completed.insert(i, meta["mask_token"])  # shown as ░
+            ids[marked] = meta["mask_token"]
+        completed = complete(model, ids.tolist(), meta, predicts_next, n=50)
+        completed = np.insert(completed, marked, meta["mask_token"]).tolist()  # shown as ░
         text = " ".join(decode(completed).split())  # in one line
         lines.append(text[max(0, text.find(MASK) - 50) :][:100])
     return "\n".join(lines)
