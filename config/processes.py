@@ -1,8 +1,7 @@
 """
 Where a run runs: its device, and its processes, which are one, or several that torchrun has started.
 
-To train on several nodes, run this command on each of them, with its own --node_rank. All nodes must see the same
-out_dir and data_dir:
+On several nodes run this on each, with its own --node_rank. All must see the same out_dir and data_dir:
 
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 """
@@ -52,11 +51,7 @@ class Place:
 
 
 def find_place(cfg):
-    """
-    Sets up this process: threads, the precision of float32, and, if torchrun started it, the group of all processes.
-
-    Returns its Place, and cfg with the dtype that "auto" means there. Raises ConfigError if the device is not there.
-    """
+    """Sets up this process. Returns its Place, and cfg with the dtype that "auto" means there."""
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     if cfg.deterministic:
@@ -95,14 +90,12 @@ def find_device(name, local_rank):
 
 
 def device_name(device):
-    """Returns the name of a card, such as NVIDIA H200, or that of another device, such as cpu."""
+    """Returns the name of a card, such as NVIDIA H200, or of another device, such as cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def leave_processes():
     """Leaves the group of all processes, if there is one."""
     if dist.is_initialized():
-        # Gloo's thread needs Python's lock to free what was sent last. If this thread holds the lock while it deletes
-        # DDP, it waits for that thread for ever, so it lets go of the lock for a moment.
-        time.sleep(0.1)
+        time.sleep(0.1)  # Gloo's thread needs Python's lock to end, which this one would hold while it waits for it
         dist.destroy_process_group()

@@ -51,12 +51,11 @@ def get_batch(cfg, corpus, split, step, rows):
     Returns some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
 
     To predict next tokens: idx (B, T), targets (B, T). To predict masked tokens: idx (B, T) with K tokens of each row
-    masked, targets (B, K), predict_at (B, K). Every block of T tokens comes once per epoch; its order depends on (seed,
-    epoch) alone. Batches of the split "val" are the same for every seed.
+    masked, targets (B, K), predict_at (B, K). Every block of T tokens comes once per epoch.
     """
     T = cfg.block_size
     tokens = corpus.train if split == "train" else corpus.val  # (N,)
-    seed = cfg.seed if split == "train" else 0
+    seed = cfg.seed if split == "train" else 0  # all runs are validated on the same batches
     n_blocks = (len(tokens) - 1) // T  # - 1, because the last block needs one more token as the last target
     block = np.empty_like(rows)  # (B,), the block of tokens whose turn it is
     for i, row in enumerate(rows.tolist()):

@@ -11,11 +11,7 @@ KINDS = ".csv", ".jsonl", ".parquet"
 
 
 def read_column(path, column):
-    """
-    Yields the texts of a column; that of an empty cell is "". path: of a file, or a URL of the Hub.
-
-    Raises DataError, which names the file and the row, if there is no such column, or something else than text in it.
-    """
+    """Yields the texts of a column, "" for an empty cell. path: a file, or a URL of the Hub. Or raises DataError."""
     for n, row in enumerate(read_rows(str(path)), 1):
         text = row.get(column, 0)  # no column: no text
         if not isinstance(text, str | None):
@@ -44,5 +40,4 @@ def read_rows(path):
         import datasets  # here, because it takes a second
 
         files = path if "://" in path else glob.escape(path)  # brackets would be a pattern
-        # streaming: nothing is copied, and only so much is read as is used
-        yield from datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+        yield from datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)  # no copy

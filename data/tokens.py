@@ -24,9 +24,8 @@ TOKENIZERS = {
     "bytes": dict(n_vocab=256, eot_token=256, mask_token=257, vocab_size=258, dtype="<u2"),
     "gpt2": dict(n_vocab=50256, eot_token=50256, mask_token=50257, vocab_size=50304, dtype="<u2"),
 }
-# A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
-# where a word ends, because gpt2 begins a new token at the space or newline that follows. Without such a place it is
-# cut anywhere: then a token or two may differ from those of the whole text.
+# A very long text may overflow the stack of tiktoken's regex engine. So it is cut after 100,000 characters: where a word
+# ends, because gpt2 begins a new token behind it, or, without such a place, anywhere.
 PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
 MASK = "░"  # a masked token in a text. Code is full of underscores
 
@@ -60,7 +59,7 @@ def make_decode(meta):
 
 
 def open_tiktoken(name):
-    """Returns a tokenizer of tiktoken. An OSError if its files are not here and cannot be fetched: data/README.md."""
+    """Returns a tokenizer of tiktoken. Raises OSError if its files are not here and cannot be fetched."""
     import tiktoken  # here, because runs of bytes do without it
 
     return tiktoken.get_encoding(name)

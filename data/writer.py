@@ -49,8 +49,7 @@ def write(args, files, read, split_of=None):
     """
     Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
-    args: all that tells this corpus from others. read(file): yields the documents (str) of a file or URL.
-    split_of: {file: its split}, if each file is in one split as a whole.
+    read(file): yields the documents (str) of a file or URL. split_of: {file: its split}, if it is in one as a whole.
     """
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
@@ -75,19 +74,15 @@ def write(args, files, read, split_of=None):
 
 
 def split_files(files, val_fraction):
-    """
-    Returns {file: its split}, such that about val_fraction of all bytes are to validate on.
-
-    Files come in the order of their SHA-256. One is validated on if this brings the share nearer to val_fraction.
-    """
-    copies_of = defaultdict(list)  # SHA-256 -> all files that have it, which are in one split
+    """Returns {file: its split}, such that about val_fraction of all bytes are to validate on. Copies stay together."""
+    copies_of = defaultdict(list)  # SHA-256 -> all files that have it
     for file in files:
         copies_of[tokens.digest(file)].append(file)
     missing = val_fraction * sum(os.path.getsize(file) for file in files)  # bytes
     split_of = dict.fromkeys(files, "train")
     for _, copies in sorted(copies_of.items()):
         n_bytes = sum(os.path.getsize(file) for file in copies)
-        if n_bytes < 2 * missing:
+        if n_bytes < 2 * missing:  # with these the share is nearer to val_fraction
             split_of |= dict.fromkeys(copies, "val")
             missing -= n_bytes
     return split_of
@@ -120,7 +115,7 @@ def encode_all(texts, meta):
         utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
         text = utf8.decode()
         ids = encode(" ".join(text) if meta["spaced"] else text)
-        assert np.max(ids, initial=0) < meta["n_vocab"], f"{meta['tokenizer']}: a token {max(ids)} is above n_vocab"
+        assert np.max(ids, initial=0) < meta["n_vocab"]
         if split is None:
             draw = int.from_bytes(hashlib.sha256(utf8).digest()[:8], "little") ^ SECRET
             split = "val" if draw / 2.0**64 < meta["val_fraction"] else "train"

@@ -25,7 +25,6 @@ def fetch(name):
 
 
 def read(name):
-    """Yields the documents of a shard."""
     for line in gzip.open(io.BytesIO(fetch(f"documents/{name}.json.gz"))):
         yield json.loads(line)["raw_content"]
 

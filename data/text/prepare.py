@@ -33,7 +33,7 @@ def files_in(path):
 
 
 def is_text(path):
-    """Returns whether a file is no table, and has no NUL in its beginning. So git tells text from binary files."""
+    """Returns whether a file is no table, and begins without a NUL, as git tells text from binary files."""
     with open(path, "rb") as file:
         return path.suffix.lower() not in KINDS and b"\0" not in file.read(8000)
 
@@ -60,7 +60,7 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
-    # Where a file is in the end, behind links, is a key, so that a file is read once.
+    # The key is where a file is, behind links, so it is read once.
     found = {file.resolve(): file for path in args.paths for file in files_in(Path(path))}.values()
     files = [file for file in found if (file.suffix.lower() in KINDS if args.column else is_text(file))]
     if others := set(found).difference(files):
