@@ -1,15 +1,41 @@
-"""The prepare scripts that read from the network, against the stand-in of tests/hub.py and the real client."""
+"""The prepare scripts: SymPy, and those that read from the network, against the stand-in of tests/hub.py."""
 
 import gzip
 import json
+import pathlib
 import subprocess
 import sys
 
 import pandas
 import pytest
 
+from data import tokens
 from data.redpajama import prepare as redpajama
+from data.sympy import prepare as sympy
+from tests import toy
 from tests.test_data import ROOT, encoded, texts_in
+
+
+def test_the_corpus_of_the_benchmark_is_known(tmp_path, capsys):
+    folder = sympy.main([f"--out_dir={tmp_path}"])
+    assert {name: tokens.digest(folder / f"{name}.bin") for name in ("train", "val")} == sympy.DIGESTS["bytes"]
+    assert "not the benchmark's corpus" not in capsys.readouterr().out
+
+
+def test_another_sympy_makes_another_corpus_and_says_so(tmp_path, monkeypatch, capsys):
+    files = {f"core/{i}.py": b"x = %d\n" % i for i in range(9)}
+    left_out = {"core/copy.py": b"x = 1\n", "core/assumptions_generated.py": b"facts = {1: 2}\n", "core/notes.txt": b"-"}
+    monkeypatch.setattr(sympy, "SYMPY", toy.folder(tmp_path / "sympy", files | left_out, config=None))
+    assert texts_in(sympy.main([f"--out_dir={tmp_path / 'out'}", "--val_fraction=0.3"])) == sorted(files.values())
+    assert "not the benchmark's corpus" in capsys.readouterr().out
+
+
+def test_train_makes_a_folder_of_sympy_and_no_other(monkeypatch):
+    made = []
+    monkeypatch.setattr(sympy, "main", made.append)
+    for name in "data/text/bytes", "data/sympy/foo", "data/sympy/gpt2/":
+        sympy.make(pathlib.Path(name))
+    assert made == [["--tokenizer=gpt2", "--out_dir=data/sympy/gpt2"]]
 
 
 @pytest.fixture
