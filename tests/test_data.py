@@ -162,32 +162,25 @@ def many_paragraphs(path, n):
     return str(path)
 
 
-def split_by_name(folder):
-    """The names (first words) of the documents of each split."""
-    return [{document.split()[0].decode() for document in split} for split in documents(folder).values()]
-
-
 def test_many_files_are_in_one_split_each_with_their_copies_and_the_share_comes_out(tmp_path, prepare):
     paths = [many_paragraphs(tmp_path / f"{i}", 90 + i) for i in range(19)]
     paths += [shutil.copy(path, f"{path}_copy") for path in paths]
-    train, val = split_by_name(prepare(*paths, "--val_fraction=0.3"))
+    splits = documents(prepare(*paths, "--val_fraction=0.3")).values()
+    train, val = [{document.split()[0] for document in split} for split in splits]  # their files
     assert not train & val and len(train | val) == 19 and abs(len(val) - 19 * 0.3) < 1
 
 
-def test_a_small_file_of_a_single_line_gives_documents_to_both_splits(tmp_path, prepare):
-    (tmp_path / "small").write_text(str([*range(20_000)]))
-    splits = documents(prepare(tmp_path / "small"))
-    assert len(splits["train"]) > 40 and len(splits["val"]) > 1
-
-
-def test_each_of_a_few_files_is_split_so_that_validation_has_its_share_of_both_and_nothing_is_lost(tmp_path, prepare):
-    paths = [many_paragraphs(tmp_path / name, n) for name, n in (("large", 4000), ("small", 2000))]  # 120 pieces, 60
-    folder = prepare(*paths)
-    train, val = split_by_name(folder)
-    assert train == val == {"large", "small"} and 0.025 < len(b"".join(documents(folder)["val"])) / 3.2e6 < 0.1
-    pieces = sorted(texts_in(folder), key=lambda piece: (piece[:5], int(piece.split()[1])))
-    assert b"".join(pieces) == b"".join(pathlib.Path(path).read_bytes() for path in paths)
-    assert sum(16_384 <= len(piece) < 20_000 for piece in pieces) >= len(pieces) - 2  # the last one of each is shorter
+def test_a_long_file_is_split_at_blank_lines_or_anywhere_and_nothing_is_lost(tmp_path, prepare):
+    paragraphs, line = tmp_path / "paragraphs", tmp_path / "line"
+    many_paragraphs(paragraphs, 2000)
+    line.write_text(str([*range(200_000)]))
+    splits = documents(prepare(paragraphs, line))
+    whole, pieces = paragraphs.read_bytes() + line.read_bytes(), splits["train"] + splits["val"]
+    assert sum(map(len, pieces)) == len(whole) and all(piece in whole for piece in pieces)
+    assert all(piece.endswith(b"\r\n\r\n") for piece in pieces if b"word" in piece)
+    assert 0.02 < sum(map(len, splits["val"])) / len(whole) < 0.1  # 5 %
+    for split in splits.values():
+        assert {b"word" in piece for piece in split} == {True, False}  # some of each file
 
 
 TABLES = dict(jsonl=datasets.Dataset.to_json, csv=datasets.Dataset.to_csv, parquet=datasets.Dataset.to_parquet)
