@@ -1,8 +1,8 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
-import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -107,28 +107,14 @@ def test_nan_and_a_single_column_are_not_read_as_nothing_stands_out():
     assert scores(torch.ones(1, 2), torch.ones(1, 2)).directionality.isnan()
 
 
-def run(code, folder):
-    """What a program of Python prints in a folder."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_fork_that_adds_a_score_writes_one_line_and_finds_it_everywhere(tmp_path):
+def test_a_fork_that_adds_a_score_finds_it_everywhere(analysed, monkeypatch):
     """In what scores returns, in the table of layers, and in the CSV file."""
-    for name in "data", "config":
-        shutil.copytree(ROOT / name, tmp_path / name)
-    before, last, after = (ROOT / "analyze.py").read_text().partition("}\nScores = ")
-    line = '    "trace": lambda found, gamma: (found.product.w_q * found.product.w_k).sum((-2, -1)),\n'
-    (tmp_path / "analyze.py").write_text(before + line + last + after)
-    bert(tmp_path / "m")
-    code = ("import analyze, torch\n"
-            "print(*analyze.scores(*torch.ones(2, 8, 2))._fields)\n"
-            "analyze.main(['--hf', 'm', '--csv=s.csv'])")
-    fields, _, layers, *_ = run(code, tmp_path).splitlines()
-    assert "trace" in fields.split() and "trace" in layers.split()
-    found = pandas.read_csv(tmp_path / "s.csv")["trace"]
-    assert list(np.sign(found)) == [np.sign(np.trace(m)) for m in wqk_of(PAIRS)]
+    monkeypatch.setitem(analyze.SCORES, "trace", lambda found, _: (found.product.w_q * found.product.w_k).sum((-2, -1)))
+    monkeypatch.setattr(analyze, "Scores", namedtuple("Scores", analyze.SCORES))
+    assert scores(torch.ones(8, 2), torch.ones(8, 2)).trace == 16
+    found = analysed("--hf", bert("m"))
+    assert "trace" in found.out.splitlines()[1].split()
+    assert list(np.sign(found.table.trace)) == [np.sign(np.trace(m)) for m in wqk_of(PAIRS)]
 
 
 def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored(tmp_path):
@@ -141,8 +127,8 @@ def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored
             "import analyze\n"
             "from data import MINE\n"
             "print(*analyze.score_model('m').table.symmetry)")
-    found = list(map(float, run(code, tmp_path).split()))
-    assert found == pytest.approx([defined(m)[0] for m in wqk_of(PAIRS)], abs=1e-6)
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)
+    assert list(map(float, printed.split())) == pytest.approx([defined(m)[0] for m in wqk_of(PAIRS)], abs=1e-6)
 
 
 # ---- where numbers run out ---------------------------------------------------------------------------------------

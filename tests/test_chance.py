@@ -29,7 +29,6 @@ def test_95_of_100_matrices_that_are_turned_at_random_have_a_directionality_with
     inside = (analyze.directionality((u * s) @ v.mT).abs() <= limit + 1e-9).double().mean()
     assert 0.91 < inside < 0.99 or limit in (0, 1)
     assert (limit == 0) == (name == "rotation")
-    assert limit < 1 or name in ("grows", "nearly_1")
 
 
 @pytest.mark.parametrize("r", [8, N])  # with Gram matrices, and without
