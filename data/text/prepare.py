@@ -40,17 +40,16 @@ def is_text(path):
 
 def read(path, size):
     """Yields the documents of a file, of about so many characters if it has more."""
-    lines, length, n_undecoded = [], 0, 0
+    text, n_undecoded = "", 0
     # utf-8-sig: with or without a byte-order mark, which is no text; newline="" keeps \r\n
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         while line := file.readline(2 * size):
-            lines.append(line)
-            length += len(line)
+            text += line
             n_undecoded += line.count("\ufffd")
-            if length >= 2 * size or (length >= size and not line.strip()):
-                yield "".join(lines)
-                lines, length = [], 0
-    yield "".join(lines)
+            if len(text) >= 2 * size or (len(text) >= size and not line.strip()):
+                yield text
+                text = ""
+    yield text
     if n_undecoded:
         print(f"{path}: {n_undecoded:,} U+FFFD where bytes are no UTF-8")
 
