@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import tiktoken
 
 SPLITS = "train", "val"
 # Ids below n_vocab stand for text. vocab_size is the size that the model is built with: the 50,258 ids of gpt2 are
@@ -24,8 +25,8 @@ TOKENIZERS = {
     "bytes": dict(n_vocab=256, eot_token=256, mask_token=257, vocab_size=258, dtype="<u2"),
     "gpt2": dict(n_vocab=50256, eot_token=50256, mask_token=50257, vocab_size=50304, dtype="<u2"),
 }
-# A very long text may overflow the stack of tiktoken's regex engine. So it is cut after 100,000 characters: where a word
-# ends, because gpt2 begins a new token behind it, or, without such a place, anywhere.
+# A very long text may overflow the stack of tiktoken's regex engine. So it is cut after 100,000 characters: where a
+# word ends, because gpt2 begins a new token behind it, or else anywhere, and then a token or two may differ.
 PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
 MASK = "░"  # a masked token in a text. Code is full of underscores
 
@@ -38,7 +39,7 @@ def make_encode(meta):
     """Returns a function that turns a text into its ids, (N,). meta: of a corpus."""
     if meta["tokenizer"] == "bytes":
         return lambda text: np.frombuffer(text.encode(), np.uint8)
-    encoding = open_tiktoken(meta["tokenizer"])
+    encoding = tiktoken.get_encoding(meta["tokenizer"])  # an OSError if its files can be neither found nor fetched
 
     def encode(text):
         pieces = PIECES.findall(text) or [""]
@@ -54,15 +55,8 @@ def make_decode(meta):
     if meta["tokenizer"] == "bytes":
         to_bytes = lambda i: bytes([i])
     else:
-        to_bytes = open_tiktoken(meta["tokenizer"]).decode_single_token_bytes
+        to_bytes = tiktoken.get_encoding(meta["tokenizer"]).decode_single_token_bytes
     return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
-
-
-def open_tiktoken(name):
-    """Returns a tokenizer of tiktoken. Raises OSError if its files are not here and cannot be fetched."""
-    import tiktoken  # here, because runs of bytes do without it
-
-    return tiktoken.get_encoding(name)
 
 
 class Corpus(NamedTuple):
