@@ -31,8 +31,7 @@ def open_corpus(cfg):
         needed = rows * cfg.block_size + 1  # the last token has a next one
         if len(tokens) < needed:
             raise ConfigError(f"data_dir = {cfg.data_dir}: {len(tokens):,} tokens to {use} on, expected more than "
-                              f"{rows:,} x block_size = {needed - 1:,}: prepare more text, or to validate on a larger "
-                              "--val_fraction, or lower batch_size, block_size or eval_iters")
+                              f"{needed - 1:,}: prepare more text, or lower batch_size, block_size or eval_iters")
     return corpus
 
 
@@ -42,7 +41,7 @@ def seed_of(stream, *numbers):
 
 
 def torch_seed(stream, *numbers):
-    """Returns the same as one number below 2^32, for torch."""
+    """The same as one number below 2^32, for torch."""
     return int(seed_of(stream, *numbers).generate_state(1)[0])
 
 

@@ -100,8 +100,8 @@ def write_splits(folder, meta, texts):
             if 0 < meta["max_tokens"] <= sum(n_tokens.values()):
                 break
     if not all(n_tokens.values()):
-        raise DataError(f"{n_tokens['train']} tokens to train on and {n_tokens['val']} to validate on, expected some "
-                        "for each: give more text, or another --val_fraction, or raise --max_tokens")
+        raise DataError(f"{n_tokens} tokens, expected some for each: give more text, or another --val_fraction, or "
+                        "raise --max_tokens")
     sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in tokens.SPLITS}
     write_json(folder / "meta.json", meta | dict(tokens=n_tokens, sha256=sha256))
 
