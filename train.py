@@ -31,7 +31,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError
-from config.processes import PEAKS, device_name, find_place, leave_processes
+from config.processes import find_place, leave_processes, operations_per_token
 from data.atomic import locked
 from data.batches import Loader, open_corpus, split_batch, torch_seed
 from data.results import runs
@@ -182,11 +182,10 @@ class Trainer:
             row["train_loss"] = sum(self.losses) / len(self.losses)
             row["learning_rate"] = learning_rate(self.cfg, self.step - 1)
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
-        peak = PEAKS.get(device_name(self.place.device), math.nan) * self.place.world  # operations a second
-        share = row["tokens_per_s"] * operations_per_token(self.cfg, self.corpus.meta["vocab_size"]) / peak
+        operations = row["tokens_per_s"] * operations_per_token(self.cfg, self.corpus.meta["vocab_size"])  # a second
         self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row])
         symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, at the last write_scores
-        self.place.say(runs.log_line(row, self.cfg.max_iters, symmetries, share))
+        self.place.say(runs.log_line(row, self.cfg.max_iters, symmetries, operations / self.place.peak()))
         self.losses, self.seconds = [], 0.0  # a new row begins
 
     @torch.no_grad()
@@ -290,14 +289,6 @@ def learning_rate(cfg, step):
     if step < warmup_iters:
         return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: a rate of 0 would waste an update
     return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
-
-
-def operations_per_token(cfg, vocab_size):
-    """Returns an estimate, as nanoGPT's: each weight costs a token 6 operations, and a logit of attention 12 D."""
-    C, L, T = cfg.n_embd, cfg.n_layer, cfg.block_size
-    predicted = 1 if cfg.predicts_next else cfg.mlm_probability  # of the tokens: the others do not pass the head
-    n_weights = 12 * L * C**2 + predicted * (C**2 + vocab_size * C)
-    return 6 * n_weights + 12 * L * C * T  # T logits for each of the H = C / D heads
 
 
 def stacked_qk(model, q="q", k="k"):

@@ -6,6 +6,7 @@ On several nodes run this on each, with its own --node_rank. All must see the sa
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 """
 
+import math
 import os
 import time
 from dataclasses import dataclass, replace
@@ -43,6 +44,10 @@ class Place:
         keys = [key for key in values if any(others[key] != values[key] for others in of_all)]
         if keys:
             raise ConfigError(f"the processes of this run differ in {', '.join(keys)}")
+
+    def peak(self):
+        """Returns the most operations a second of the cards of this run, nan if they are not in PEAKS."""
+        return self.world * PEAKS.get(device_name(self.device), math.nan)
 
     def say(self, text):
         """Prints a line above any progress bar, once and not for every process."""
@@ -92,6 +97,14 @@ def find_device(name, local_rank):
 def device_name(device):
     """Returns the name of a card, such as NVIDIA H200, or of another device, such as cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def operations_per_token(cfg, vocab_size):
+    """Returns an estimate, as nanoGPT's: each weight costs a token 6 operations, and a logit of attention 12 D."""
+    C, L, T = cfg.n_embd, cfg.n_layer, cfg.block_size
+    predicted = 1 if cfg.predicts_next else cfg.mlm_probability  # of the tokens: the others do not pass the head
+    n_weights = 12 * L * C**2 + predicted * (C**2 + vocab_size * C)
+    return 6 * n_weights + 12 * L * C * T  # T logits for each of the H = C / D heads
 
 
 def leave_processes():
