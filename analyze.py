@@ -94,12 +94,10 @@ def balance(rows, columns):
 
 
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
-#
 # symmetry(m) and directionality(m) are for a matrix that you have. scores(w_q, w_k) finds the same from its factors.
 
 Measured = namedtuple("Measured", "symmetry rows columns product")  # what `measure` returns
-# All scores: {name: a function of a Measured and of gamma}. To add a score, add a line: tables, CSV files and rows of
-# runs take it from here.
+# {name: a function of a Measured and of gamma}. To add a score, add a line: tables and files take it from here.
 SCORES = {
     "symmetry": lambda found, gamma: found.symmetry,
     "directionality": lambda found, gamma: balance(excess(found.rows, gamma), excess(found.columns, gamma)),
@@ -168,12 +166,8 @@ def layer_factors(w_q, w_k):
     if groups.shape[1] > 1:
         # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
         w_q = chance.in_float64(groups).sum(1).mT  # (Hkv, C, D)
-    return side_by_side(w_q), side_by_side(w_k)
-
-
-def side_by_side(heads):
-    """The heads (H, C, D) as one matrix (C, H D)."""
-    return heads.mT.flatten(0, 1).mT  # if they are views of a Linear weight (H D, C), no number is copied
+    # Heads side by side, (C, Hkv D). If they are views of a Linear weight (Hkv D, C), no number is copied.
+    return w_q.mT.flatten(0, 1).mT, w_k.mT.flatten(0, 1).mT
 
 
 def split_heads(w, n_head):

@@ -83,8 +83,7 @@ class Trainer:
     SAVED = "step", "scored", "rows", "lengths"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
-        cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
-        self.cfg = cfg
+        self.cfg = cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
