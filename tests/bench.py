@@ -1,7 +1,7 @@
 """
 How fast: beside the limit of the machine, and for training against transformers and an imitation of nanoGPT.
 
-    python tests/bench.py    # or one of: scores train
+    python tests/bench.py
 
 A column "A / B" is the time of A over that of B: above 1, B is faster. The two run in turns, on the same machine with
 the same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with
@@ -9,7 +9,7 @@ the same shapes and dtype, and nothing else. So products / ours is the share of 
 models are trained, all of them keep freed memory, as train.py does.
 
 It needs tests/requirements.txt, 6 GB of memory, 2 GB of disk and some minutes. On a GPU the models of train have 12
-layers of 768. Rows in bfloat16 are left out where a machine has no units for it: they would take 50 times as long.
+layers of 768. On a CPU without units for bfloat16 its rows, the last ones, take 50 times as long.
 """
 
 import json
@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from functools import partial
-from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -28,21 +27,18 @@ import torch.nn as nn
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import save_file
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # so that it runs as a script from anywhere
 
-from analyze import keep_memory, score_model
+from analyze import keep_memory
 from data.export import to_hf
 from model import ModelConfig, Transformer
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-HAS_BFLOAT16 = GPU or any("bf16" in name and has for name, has in torch.cpu.get_capabilities().items())
 
 
 def seconds(f):
@@ -59,46 +55,30 @@ def in_turns(*functions, turns):
     return np.median(rounds[1:], axis=0)  # the first one warms up
 
 
-def head(*cells):
-    print("\n| " + " | ".join(cells) + " |\n" + "|---" * len(cells) + "|")
-
-
 def row(*cells):
-    texts = [cell if isinstance(cell, str) else f"{cell:.3g}".replace("nan", "–") for cell in cells]
-    print("| " + " | ".join(texts) + " |", flush=True)
+    print(*[cell if isinstance(cell, str) else f"{cell:.3g}" for cell in cells], sep=" | ", flush=True)
 
 
-# ---- bare products -----------------------------------------------------------------------------------------------
+# ---- scores ------------------------------------------------------------------------------------------------------
 
 
-class Products(TorchDispatchMode):
-    """Notes the matrix products and attentions of a block of code, with their arguments, to compute them again."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-        self.outputs = {}  # one for all products of the same size: new memory takes time, and is no product
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        if "scaled_dot_product" in func.__name__:
-            self.calls.append(partial(func, *args, **(kwargs or {})))
-        elif "mm" in func.__name__:  # mm, addmm, bmm
-            out = self.outputs.setdefault((found.shape, found.dtype), torch.empty_like(found))
-            self.calls.append(partial(func.overloadpacket, *args, out=out))
-        return found
-
-    @torch.no_grad()
-    def repeat(self):
-        for call in self.calls:
-            call()
-
-
-def count_operations(step):
-    """Returns how many additions and multiplications the products of a step are."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it counts no other of a CPU
-        step()
-    return counter.get_total_flops()
+def bench_scores():
+    """The command, with a model of LLaMA-3-8B's shape that has queries and keys alone: nothing else of it is read."""
+    sizes = dict(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
+    weights = {}
+    for i in range(32):
+        for name, n_rows in ("q", 4096), ("k", 1024):
+            weights[f"model.layers.{i}.self_attn.{name}_proj.weight"] = torch.randn(n_rows, 4096).bfloat16()
+    # The products are 32 W_qk in float32, and nothing else. The queries that share a key head are added before the
+    # product, so its rank is 1024.
+    w_q, w_k = torch.randn(2, 4096, 1024, device=DEVICE)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(dict(model_type="llama", **sizes)))
+        save_file(weights, Path(folder, "model.safetensors"))
+        command = partial(subprocess.run, [sys.executable, "analyze.py", "--hf", folder], check=True)
+        ours, products = in_turns(command, lambda: [w_q @ w_k.T for _ in range(32)], turns=2)
+    row("\nanalyze.py --hf, LLaMA-3-8B's shape", "ours / products", "ours [s]", "products [s]")
+    row("bfloat16, 32 layers", ours / products, ours, products)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -108,11 +88,30 @@ SIZES = dict(n_layer=12, n_head=12, n_embd=768) if GPU else dict(n_layer=4, n_he
 N_ROWS = 32 if GPU else 8  # of 512 tokens
 CASES = [  # name, vocab_size, causal, dtype
     ("encoder, 30,522 tokens, float32", 30522, False, torch.float32),
+    ("decoder, 50,304 tokens, float32", 50304, True, torch.float32),
     ("encoder, 30,522 tokens, bfloat16, compiled", 30522, False, torch.bfloat16),
     ("encoder, bytes, bfloat16, compiled", 258, False, torch.bfloat16),
-    ("decoder, 50,304 tokens, float32", 50304, True, torch.float32),
     ("decoder, 50,304 tokens, bfloat16, compiled", 50304, True, torch.bfloat16),
 ]
+
+
+class Products(TorchDispatchMode):
+    """Notes the matrix products and attentions of a block of code, with their arguments, to compute them again."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        call = partial(func, *args, **(kwargs or {}))
+        if "scaled_dot_product" in func.__name__ or "mm" in func.__name__:  # mm, addmm, bmm
+            self.calls.append(call)
+        return call()
+
+    @torch.no_grad()
+    def repeat(self):
+        for call in self.calls:
+            call()
 
 
 class ImitatedNanoGPT(nn.Module):
@@ -163,63 +162,25 @@ def training_step(model, find_loss, dtype):
 
 
 def bench_train():
-    # Transformers computes all rows of the last block and all logits, and ours those of targets alone. The column of
-    # operations says how much of the lead over transformers is that. The rest is speed.
+    # Of an encoder transformers computes all rows of the last block and all logits, and ours those of targets alone.
     keep_memory()
-    head("training step", "transformers / ours", "its operations / ours", "nanoGPT / ours", "products / ours",
-         "transformers [s]", "nanoGPT [s]", "ours [s]", "products [s]")
+    row("\ntraining step", "transformers / ours", "nanoGPT / ours", "products / ours", "seconds of ours")
     for name, vocab_size, causal, dtype in CASES:
-        if dtype == torch.bfloat16 and not HAS_BFLOAT16:
-            continue
         sides = make_sides(vocab_size, causal)
         steps = [training_step(*side, dtype) for side in sides]
         with Products() as products:
             steps[0]()
-        of_ours, of_theirs, *_ = map(count_operations, steps)
         if dtype == torch.bfloat16:  # only now, because what is compiled shows no products
             torch._dynamo.reset()
             for model, _ in sides:
                 model.compile(dynamic=False)
-        bare, ours, theirs, *others = in_turns(products.repeat, *steps, turns=4)
-        nano = others[0] if causal else nan
-        row(name, theirs / ours, of_theirs / of_ours, nano / ours, bare / ours, theirs, nano, ours, bare)
-
-
-# ---- scores ------------------------------------------------------------------------------------------------------
-
-
-def make_llama(folder, n_layer):
-    """Writes so many layers of LLaMA-3-8B's shape, queries and keys alone, because nothing else of them is read."""
-    sizes = dict(hidden_size=4096, num_hidden_layers=n_layer, num_attention_heads=32, num_key_value_heads=8)
-    Path(folder, "config.json").write_text(json.dumps(dict(model_type="llama", **sizes)))
-    weights = {}
-    for i in range(n_layer):
-        for name, n_rows in ("q", 4096), ("k", 1024):
-            weights[f"model.layers.{i}.self_attn.{name}_proj.weight"] = torch.randn(n_rows, 4096).bfloat16()
-    save_file(weights, Path(folder, "model.safetensors"))
-
-
-def bench_scores():
-    head("LLaMA-3-8B's shape, bfloat16", "ours / products", "ours [s]", "products [s]")
-    with tempfile.TemporaryDirectory() as folder:
-        score = partial(score_model, folder, device=DEVICE)
-        argv = [sys.executable, "analyze.py", "--hf", folder]
-        command = partial(subprocess.run, argv, check=True, capture_output=True)
-        # The products are n W_qk of rank r in float32, and nothing else. Of a layer, the queries that share a key head
-        # are added before the product, so its rank is r = 1024.
-        for name, n_layer, ours, n, r in (("score_model, 2 layers", 2, score, 2, 1024),
-                                          ("score_model, 32 heads", 1, partial(score, per_head=True), 32, 128),
-                                          ("analyze.py --hf, 32 layers", 32, command, 32, 1024)):
-            make_llama(folder, n_layer)
-            w_q, w_k = torch.randn(2, 4096, r, device=DEVICE)
-            a, b = in_turns(ours, lambda: [w_q @ w_k.T for _ in range(n)], turns=2)
-            row(name, a / b, a, b)
+        bare, ours, *others = in_turns(products.repeat, *steps, turns=4)
+        theirs, nano = others if causal else (*others, np.nan)  # there is no encoder of nanoGPT
+        row(name, theirs / ours, nano / ours, bare / ours, ours)
 
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    if sys.argv[1:] != ["train"]:  # first, by a process that does not keep its memory
-        bench_scores()
-    if sys.argv[1:] != ["scores"]:
-        bench_train()
+    bench_scores()  # first, by a process that does not keep its memory
+    bench_train()
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
