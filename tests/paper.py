@@ -26,6 +26,7 @@ from data.sympy import prepare
 from model import ModelConfig, Transformer, rows_at
 from tests.lives import make_trainer
 
+
 @pytest.fixture(autouse=True)
 def float64():
     torch.set_default_dtype(torch.float64)
@@ -48,37 +49,32 @@ def fresh(T, C, H, causal=False, n_layer=1):
     return Transformer(ModelConfig(258, T, n_layer, H, C, dropout=0.0, attn_dropout=0.0, causal=causal))
 
 
-def batch_of(causal, B, T):
-    """Bytes, as train.py gives them to a model: idx (B, T), targets (B, T or K), of an encoder positions (B, K)."""
-    idx = torch.randint(256, (B, T + 1))
-    if causal:
-        return idx[:, :-1], idx[:, 1:]
+def batch_of(B, T):
+    """Masked bytes, as train.py gives them to an encoder: idx (B, T), targets (B, K), positions (B, K)."""
     K = round(0.15 * T)
-    return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": 257, "n_vocab": 256}, 0.8, 0.1)
+    draws, meta = torch.rand(B, T + 2 * K), dict(mask_token=257, n_vocab=256)
+    return mask_tokens(torch.randint(256, (B, T)), draws, K, meta, 0.8, 0.1)
 
 
 # ---- beta, and the gradient of W_qk ------------------------------------------------------------------------------
 
 
-def betas(model, idx, targets, positions=None):
+def betas(encoder, idx, targets, positions):
     """
-    Returns beta_ij, the derivative of the model's own loss by x_i^T W_qk x_j, in each layer, (L, B, H, T, T); and what
-    each layer of attention is given, x (L, B, T, C). No weight gets a gradient, so training can go on.
+    Returns beta_ij, the derivative of the encoder's own loss by x_i^T W_qk x_j, in each layer, (L, B, H, T, T); and
+    what each layer of attention is given, x (L, B, T, C). No weight gets a gradient, so training can go on.
     """
     scores, xs = [], []  # of each layer x_i^T W_qk x_j (B, H, T, T), and x (B, T, C)
 
-    def attention(q, k, v, is_causal, **_):
+    def attention(q, k, v, **_):
         """What torch's scaled_dot_product_attention does, q, k and v (B, H, T, D)."""
         scores.append(q @ k.mT)
-        logits = scores[-1] / q.shape[-1] ** 0.5
-        if is_causal:
-            logits = logits + torch.full_like(logits[0, 0], -torch.inf).triu(1)  # no token sees a later one
-        return logits.softmax(-1) @ v
+        return (scores[-1] / q.shape[-1] ** 0.5).softmax(-1) @ v
 
     hooks = [block.attn.register_forward_pre_hook(lambda _, given: xs.append(given[0].detach()))
-             for block in model.blocks]
+             for block in encoder.blocks]
     with mock.patch.object(F, "scaled_dot_product_attention", attention):
-        logits = model(idx)  # (B, T, V): of every row, where training leaves out those that nothing predicts
+        logits = encoder(idx)  # (B, T, V): of every row, where training leaves out those that nothing predicts
     for hook in hooks:
         hook.remove()
     loss = F.cross_entropy(rows_at(logits, positions).flatten(0, 1), targets.flatten())

@@ -1,8 +1,8 @@
 """
 The paper, statement by statement: pytest tests/test_paper*.py -v. The table is in tests/README.md.
 
-A docstring gives the statement. Autograd, enumeration, Monte Carlo or a matrix made by hand stand against the printed
-formula; where the print is wrong, the test shows that it fails, and what holds instead. Shapes are in tests/paper.py.
+A docstring gives the statement. Where the print is wrong, the test shows that it fails, and what holds instead. Shapes
+are in tests/paper.py.
 """
 
 import re
@@ -21,9 +21,8 @@ from tests.paper import assert_mean, batch_of, betas, exact, float64, fresh, gra
 
 
 @pytest.mark.bert_block
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bias_of, keeps", [(None, True), ("k", True), ("q", False)])
-def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, causal):
+@pytest.mark.parametrize("causal, bias_of, keeps", [(False, "k", True), (True, "k", True), (False, "q", False)])
+def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(causal, bias_of, keeps):
     """alpha_ij < alpha_ij' <=> x_i^T W_qk x_j < x_i^T W_qk x_j', and alpha_i is convex (Eq. 2-5, S11-S16), in each
     head, among the keys that i sees. A bias of k adds the same to a whole row; one of q changes the order."""
     T, C, H = 8, 16, 2
@@ -32,8 +31,7 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, caus
     # In each head value j is the j-th unit vector, and nothing follows: so the layer's output is alpha, head by head.
     attn.v.weight.copy_((torch.linalg.pinv(x[0]) @ torch.eye(T).repeat(1, H)).T)
     attn.proj.weight.copy_(torch.eye(C))
-    if bias_of:
-        getattr(attn, bias_of).bias.normal_()
+    getattr(attn, bias_of).bias.normal_()
     alpha = attn(x)[0].unflatten(1, (H, T)).transpose(0, 1)  # (H, T, T)
     w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
     scores = x @ wqk(w_q, w_k) @ x.mT  # (H, T, T), x_i^T W_qk x_j, Eq. (2)
@@ -78,20 +76,14 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of
 
 
 T = 7
-SEES_AND_PREDICTED = {  # is j in C_i (T, T), and does t_i count in the loss (T,), Eq. (7)
-    "autoregressive": (torch.ones(T, T).tril().bool(), torch.arange(T) < T - 1),
-    "bidirectional": (~torch.eye(T).bool(), torch.ones(T).bool()),
-    "masked": (torch.ones(T, T).bool(), torch.arange(T) % 3 == 1),  # every third token
-}
 
 
 @pytest.mark.parametrize("softmax", [False, True], ids=["linear", "softmax"])
-@pytest.mark.parametrize("objective", SEES_AND_PREDICTED)
-def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, softmax):
+def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(softmax):
     """dL/dW_qk = sum_i sum_{j in C_i} beta_ij x_i x_j^T (Eq. 8-10, S27-S38), beta_ij = delta_i . x_j; with the softmax
     beta_ij = alpha_ij (delta_i . x_j - sum_j' alpha_ij' delta_i . x_j'), and a row of beta sums to zero."""
-    sees, predicted = SEES_AND_PREDICTED[objective]
     C, V = 6, 5
+    sees, predicted = torch.ones(T, T).tril().bool(), torch.arange(T) % 3 == 1  # j in C_i, and t_i in the loss: Eq. (7)
     x, w_v, w_u = torch.randn(T, C), torch.randn(C, C), torch.randn(C, V)
     t = torch.randint(V, (T,))
     mlp = MLP(ModelConfig(V, T, 1, 1, C))
@@ -118,12 +110,11 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, sof
 
 
 @pytest.mark.bert_block  # with W_q and W_k of their own
-@pytest.mark.parametrize("causal", [False, True])
-def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient(causal):
+def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient():
     """A step eta of q and k moves W_qk by -eta (W_q W_q^T G + G W_k W_k^T) + O(eta^2), G = sum beta_ij x_i x_j^T (Eq.
     S39-S41), in every head of model.py, with the gradients of its own loss."""
     T, C, H = 32, 64, 4
-    model, batch = fresh(T, C, H, causal, n_layer=2), batch_of(causal, 4, T)
+    model, batch = fresh(T, C, H, n_layer=2), batch_of(4, T)
     gradients = gradient_of_wqk(*betas(model, *batch))  # (L, H, C, C), Eq. (S37)
     model(*batch).backward()
     for block, G in zip(model.blocks, gradients):
@@ -179,10 +170,9 @@ def test_lemma_S1_16_and_prop_S1_17_symmetry_is_between_minus_1_and_1_and_eq_S14
     m = torch.randn(9, 9)
     symmetric, skew = (m + m.T) / 2, (m - m.T) / 2
     assert exact(squared(m), squared(symmetric) + squared(skew))
-    assert exact(symmetry(m), (squared(symmetric) - squared(skew)) / squared(m)) and -1 < symmetry(m) < 1
-    assert exact(symmetry(symmetric), torch.tensor(1.0)) and exact((symmetric @ symmetric).trace(), squared(symmetric))
-    assert exact(symmetry(skew), torch.tensor(-1.0)) and exact((skew @ skew).trace(), -squared(skew))
-    for p in torch.linspace(0, 1, 11)[1:-1]:
+    assert exact(symmetry(m), (squared(symmetric) - squared(skew)) / squared(m))
+    assert exact((symmetric @ symmetric).trace(), squared(symmetric)) and exact((skew @ skew).trace(), -squared(skew))
+    for p in torch.linspace(0.1, 0.9, 9):
         mixed = p.sqrt() * symmetric / symmetric.norm() + (1 - p).sqrt() * skew / skew.norm()
         assert exact(symmetry(mixed), 2 * p - 1)
         assert exact(squared(mixed) / squared((mixed + mixed.T) / 2), 1 / p)  # S147 falls as s rises
@@ -206,20 +196,15 @@ def test_prop_S1_18_directionality_is_1_for_rows_minus_1_for_columns_and_0_for_n
     flat, heavy_row = torch.ones(16, 16), torch.ones(16, 16)
     heavy_row[3] = 10
     assert score(heavy_row) == 1 and score(heavy_row.T) == -1 and score(flat) == 0
-    both = heavy_row + 2 * heavy_row.T
-    assert -1 < score(both) < 0
-    assert score(both, gamma=4) == 0  # of n numbers none is sqrt(n - 1) deviations above their mean
+    assert -1 < score(heavy_row + 2 * heavy_row.T) < 0
 
 
-@pytest.mark.parametrize("C, k, f, printed", [(256, 1, 4, 0.39), (768, 8, 4, -0.07)])
-def test_eq_17_has_the_wrong_sign_where_one_column_is_heavy(C, k, f, printed):
+def test_eq_17_has_the_wrong_sign_where_one_column_is_heavy():
     """Columns dominate, so d < 0 (Section 3): not of Eq. (17) as printed. By the excess over the threshold it does."""
-    torch.set_default_dtype(torch.float32)
-    w_q, w_k = torch.randn(40, C, 64), torch.randn(40, C, 64)
-    w_k[:, :k] *= f  # the first k columns of W_qk, f times
+    w_q, w_k = torch.randn(2, 40, 256, 64)
+    w_k[:, 0] *= 4  # the first column of W_qk
     m = wqk(w_q, w_k)
-    assert directionality_eq17(m).mean().item() == pytest.approx(printed, abs=0.15)
-    assert directionality(m).mean() < -0.4
+    assert directionality_eq17(m).mean() > 0.2 and directionality(m).mean() < -0.4
 
 
 def test_prop_S1_18_directionality_of_random_matrices_falls_to_0_slowly():
@@ -240,8 +225,7 @@ def first_attention(x, w_q, w_k):
 
 def test_S2_1_the_skew_start_is_skew_as_a_whole_only_and_sharp_and_S2_1_the_symmetric_start_looks_at_itself():
     """W_k = W_q S^T with S = A - A^T makes W_qk skew: of the layer, not of its heads, which are cut across S. If A ~
-    N(0, 1), attention starts on 1 or 2 tokens. Our start, which is skew head by head (tests/test_init.py), is even. In
-    the symmetric start a token attends to itself ten times as much as to an average one."""
+    N(0, 1), attention starts on 1 or 2 tokens. Our own start is even. In the symmetric one a token looks at itself."""
     H, C, D = 12, 768, 64  # of BERT
     x = F.layer_norm(torch.randn(4, 1, 64, C), (C,))  # (B, 1, T, C)
     w_q, w_k = 0.02 * torch.randn(2, H, C, D)
@@ -251,13 +235,12 @@ def test_S2_1_the_skew_start_is_skew_as_a_whole_only_and_sharp_and_S2_1_the_symm
     heads = wqk(w_q, theirs)
     assert symmetry(heads.sum(0)).item() == pytest.approx(-1)
     assert symmetry(heads).mean().item() == pytest.approx(-1 / H, rel=0.1)
-    assert (theirs.norm() / w_q.norm()).item() == pytest.approx((2 * C) ** 0.5, rel=0.05)
     attended, _ = first_attention(x, w_q, theirs)
     assert 1 < attended < 2
-    attended, itself = first_attention(x, *init.skew(w_q, w_k, torch.Generator().manual_seed(0)))
-    assert attended > 55 and itself == pytest.approx(1, abs=0.1)
-    attended, itself = first_attention(x, *init.symmetric(w_q, w_k, None))
-    assert attended < 55 and itself == pytest.approx(10, rel=0.2)
+    attended, _ = first_attention(x, *init.skew(w_q, w_k, torch.Generator().manual_seed(0)))
+    assert attended > 55
+    _, itself = first_attention(x, *init.symmetric(w_q, w_k, None))
+    assert itself == pytest.approx(10, rel=0.2)
 
 
 # ---- the table of README.md --------------------------------------------------------------------------------------
