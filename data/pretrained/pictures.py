@@ -11,7 +11,7 @@ from ..names import fixed
 from .tables import STACK, whole_layers
 
 DRAWN = "symmetry", "directionality"
-DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix, where single entries are seen
+DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix
 MEAN = "symmetry of random matrices in the same directions"
 RANGE = "95 % of directionalities by chance"
 
@@ -56,15 +56,13 @@ def plot_layers(stacks, path):
 
 def draw_layers_of(axis, rows, score):
     """Draws a line over the layers of a stack, and a dot for each of its heads."""
-    kind = kind_of(rows)
-    layers = whole_layers(rows).sort_values("layer")  # a spreadsheet may have sorted its rows
+    kind, layers, heads = kind_of(rows), whole_layers(rows), rows[rows["head"].notna()]
     draw_chance(axis, score, layers["layer"], layers["chance"], layers["limit"])
-    heads = rows[rows["head"].notna()]
     if len(heads):
         axis.plot(heads["layer"], heads[score], ".", color=COLOURS[kind], alpha=0.3, ms=4, label="its heads")
     axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[kind], ms=4, label=kind)
-    axis.set(xlabel="layer", xlim=(-0.5, layers["layer"].max() + 0.5))
-    axis.locator_params(axis="x", integer=True, min_n_ticks=1)
+    axis.set(xlabel="layer")
+    axis.locator_params(axis="x", integer=True)
 
 
 def plot_sizes(stacks, path):

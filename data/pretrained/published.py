@@ -3,9 +3,8 @@ What the authors of the paper published, and our scores of public models.
 
     python -m data.pretrained.published    # prints all, and draws three pictures in data/results/png
 
-models.csv has the points of Figures 2, S1 and S2, and printed_tables.csv has Tables S2 and S3. README.md explains
-which matrices were scored. In data/results/csv, published has losses and scores of the authors' own runs, and
-public.csv has our scores.
+models.csv has the points of Figures 2, S1 and S2, and printed_tables.csv has Tables S2 and S3. In data/results/csv,
+published has losses and scores of the authors' own runs, and public.csv has our scores.
 """
 
 from math import inf
@@ -65,10 +64,7 @@ def draw_model(axis, model, score):
 
 
 def steps_saved(loss, baseline):
-    """
-    Returns 1 - t / T, the speed-up of Table 1: T is the last step, and t the first at which the loss is at or below
-    the last one of the baseline; -inf if it never is. It compares one noisy batch with another.
-    """
+    """1 - t / T of Table 1: the loss is at or below the last one of the baseline first at step t of T; or -inf."""
     reached = loss.index[loss <= baseline.iloc[-1]]
     return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 
@@ -92,8 +88,7 @@ def print_table_1(curves, trajectories):
 def draw_runs(curves, trajectories, path):
     """Draws Figures 3a, 3b and S3: a row for each depth and corpus, in which an encoder and a decoder are."""
     row_of = {}  # title -> number of the row of panels
-    heading = "Training runs of the paper's authors"
-    with figure(path, 6, 3, 1.7, heading, sharex=True, sharey="col") as axes:
+    with figure(path, 6, 3, 1.7, "Training runs of the paper's authors", sharex=True, sharey="col") as axes:
         for name, scores in trajectories.groupby("run"):
             model, kind, corpus = name.split("--")
             title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
