@@ -46,7 +46,7 @@ def known_as(source):
         return ""
     found = find_source(str(source))
     path = Path(found).expanduser()
-    return printable(str(path.resolve()) if path.exists() else found)
+    return printable(str(path.resolve() if path.exists() else found))
 
 
 def whole_layers(table):
@@ -112,7 +112,7 @@ def show_scores(tables, args):
 
 def shown_scores(table):
     """Returns the names of the scores that are printed: all but that of Eq. (17), whose sign can be wrong."""
-    return [name for name in table if name not in COLUMNS and name != "directionality_eq17"]
+    return table.columns.drop([*COLUMNS, "directionality_eq17"])
 
 
 def layer_table(table):
@@ -127,18 +127,13 @@ def layer_table(table):
 
 def model_table(table):
     """Returns a line for each stack of layers: medians."""
-    first, *others = shown_scores(table)
     lines = []
     for (model, _, stack), layers in whole_layers(table).groupby(STACK, sort=False):
-        line = {"model": f"{model[-36:]} {stack}".strip(), "layers": len(layers),
-                f"{first} [quartiles]": with_quartiles(layers[first]), "chance": fixed(layers["chance"].median(), 2)}
-        for name in others:
-            line[f"{name} [quartiles]"] = with_quartiles(layers[name])
+        line = {"model": f"{model[-36:]} {stack}".strip(), "layers": len(layers)}
+        for name in shown_scores(table):
+            q1, median, q3 = [fixed(value, 2) for value in layers[name].quantile([0.25, 0.5, 0.75])]
+            line[f"{name} [quartiles]"] = f"{median} [{q1}, {q3}]"
+            line.setdefault("chance", fixed(layers["chance"].median(), 2))  # behind the first score
         n_beyond = (layers["directionality"].abs() > layers["limit"]).sum()
         lines.append(line | {"beyond chance": f"{n_beyond} of {len(layers)}"})
     return pandas.DataFrame(lines).to_string(index=False)
-
-
-def with_quartiles(values):
-    q1, median, q3 = [fixed(value, 2) for value in values.quantile([0.25, 0.5, 0.75])]
-    return f"{median} [{q1}, {q3}]"
