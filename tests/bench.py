@@ -75,7 +75,8 @@ def bench_scores():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(dict(model_type="llama", **sizes)))
         save_file(weights, Path(folder, "model.safetensors"))
-        command = partial(subprocess.run, [sys.executable, "analyze.py", "--hf", folder], check=True)
+        argv = [sys.executable, "analyze.py", "--hf", folder]
+        command = partial(subprocess.run, argv, check=True, capture_output=True)
         ours, products = in_turns(command, lambda: [w_q @ w_k.T for _ in range(32)], turns=2)
     row("\nanalyze.py --hf, LLaMA-3-8B's shape", "ours / products", "ours [s]", "products [s]")
     row("bfloat16, 32 layers", ours / products, ours, products)
