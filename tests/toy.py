@@ -60,13 +60,6 @@ def stacks_of(opened):
     return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})[0]
 
 
-def layer_symmetry(q, k) -> float:
-    """By an explicit sum over the heads of a layer, in float64. q (H, D, C), k (Hkv, D, C)."""
-    group = len(q) // len(k)
-    m = sum(q[h].double().T @ k[h // group].double() for h in range(len(q)))
-    return (torch.trace(m @ m) / m.square().sum()).item()
-
-
 def one_line(call) -> str:
     """What a call is refused with."""
     with pytest.raises(CheckpointError) as error:
