@@ -43,7 +43,8 @@ def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg):
 
 def test_a_row_depends_on_seed_step_and_its_number_alone_and_a_decoder_sees_the_same_text(cfg, corpus):
     def get(seed, step, rows, causal):
-        return batches.get_batch(replace(cfg, seed=seed, causal=causal), corpus, "train", step, np.array(rows))
+        changed = replace(cfg, seed=seed, causal=causal, mlm_probability=0.17)
+        return batches.get_batch(changed, corpus, "train", step, np.array(rows))
 
     encoder, decoder = get(1, 7, range(8), False), get(1, 7, range(8), True)
     for causal, whole in (False, encoder), (True, decoder):
@@ -52,15 +53,11 @@ def test_a_row_depends_on_seed_step_and_its_number_alone_and_a_decoder_sees_the_
         for other in get(2, 7, range(8), causal), get(1, 8, range(8), causal):
             assert not any(map(torch.equal, other, whole))  # neither texts nor masks
     masked, targets, positions = encoder
+    assert targets.shape == (8, 3)  # 2.7 of 16 tokens are to be masked
     assert torch.equal(masked.scatter(1, positions, targets), decoder[0])
 
 
-def test_as_many_tokens_are_masked_as_are_nearest_to_the_share_that_was_asked_for(cfg):
-    shares = (16, 0.15), (18, 0.15), (16, 0.04)  # 2.4 tokens, 2.7 and 0.64
-    assert [count_targets(replace(cfg, block_size=T, mlm_probability=p)) for T, p in shares] == [2, 3, 1]
-
-
-@pytest.mark.parametrize("mask_share, random_share", [(0.8, 0.1), (1.0, 0.0), (0.0, 0.5)])
+@pytest.mark.parametrize("mask_share, random_share", [(0.8, 0.1), (0.0, 0.5)])
 def test_masking_is_of_a_fixed_count_in_the_shares_asked_for_and_touches_nothing_else(mask_share, random_share):
     T, K, B = 64, 10, 4000
     meta = dict(mask_token=257, n_vocab=256)
@@ -75,8 +72,7 @@ def test_masking_is_of_a_fixed_count_in_the_shares_asked_for_and_touches_nothing
     assert (seen == 257).float().mean() == pytest.approx(mask_share, abs=0.01)
     stays = 1 - mask_share - random_share
     assert (seen == targets).float().mean() == pytest.approx(stays + random_share / 256, abs=0.01)
-    others = seen[(seen != 257) & (seen != targets)].unique().tolist()
-    assert others == (list(range(256)) if random_share else [])
+    assert seen[(seen != 257) & (seen != targets)].unique().tolist() == list(range(256))
     counts = torch.zeros(T).scatter_add(0, positions.flatten(), torch.ones(B * K)) / B
     assert counts.std() < 3 * (K / T / B) ** 0.5  # every position is masked as often as any other
 
@@ -125,15 +121,13 @@ def test_rows_are_written_by_name_and_never_under_the_columns_of_other_code():
 
 
 @pytest.mark.bert_block
-@pytest.mark.parametrize("name", ["attn.gain", "attn.q.gain", "attn_2.q.weight"])
-def test_a_parameter_of_attention_that_scores_would_leave_out_is_refused(name):
-    """An adapter beside q, or in q, or another attention, in the last block."""
+@pytest.mark.parametrize("module", ["attn", "attn.q"])
+def test_a_parameter_of_attention_that_scores_would_leave_out_is_refused(module):
+    """An adapter beside q, or in q, in the last block."""
     model = Transformer(ModelConfig(61, 16, 2, 2, 16))
     train.require_known_parameters(model)
-    model.blocks[1].attn_2 = torch.nn.ModuleDict(dict(q=torch.nn.Module()))
-    module, _, parameter = name.rpartition(".")
-    model.blocks[1].get_submodule(module).register_parameter(parameter, torch.nn.Parameter(torch.ones(2)))
-    with pytest.raises(ConfigError, match=f"attention has a parameter blocks.1.{name}"):
+    model.blocks[1].get_submodule(module).gain = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ConfigError, match=f"attention has a parameter blocks.1.{module}.gain"):
         train.require_known_parameters(model)
 
 
@@ -187,17 +181,7 @@ def test_operations_are_estimated_as_torch_counts_them(changes):
 
 
 @pytest.mark.bert_block
-def test_a_run_is_scored_from_its_checkpoint(cfg, analysed):
-    run(cfg, max_iters=2, causal=True, qk_norm=True)
-    of_layers = scores(cfg).query("step == 2 and head.isna()")
-    found = analysed("--hf", cfg.out_dir)
-    assert not found.status and found.table.causal.all()
-    for score in "symmetry", "directionality":  # which tells queries from keys
-        assert list(found.table[score]) == pytest.approx(list(of_layers[score]), abs=1e-5)
-
-
-@pytest.mark.bert_block
-def test_untied_positions_have_scores_of_their_own_beside_those_of_wqk(cfg):
+def test_untied_positions_have_scores_of_their_own_and_a_run_is_scored_from_its_checkpoint(cfg, analysed):
     run(cfg, positions="untied", max_iters=2)
     rows, weights = scores(cfg).query("step == 2 and head.isna()"), checkpoint(cfg)["model"]
     assert list(zip(rows.matrix, rows.layer)) == [("wqk", 0), ("wqk", 1), ("positions", 0), ("positions", 1)]
@@ -206,6 +190,8 @@ def test_untied_positions_have_scores_of_their_own_beside_those_of_wqk(cfg):
         m = weights[f"{part}q.weight"].T @ weights[f"{part}k.weight"]
         assert row.symmetry == pytest.approx((m @ m).trace().item() / m.norm().item() ** 2, abs=1e-4)
         assert row.directionality == pytest.approx(analyze.directionality(m).item(), abs=1e-4)  # rows are of queries
+    found = analysed("--hf", cfg.out_dir).table
+    assert list(found.directionality) == pytest.approx(list(rows.directionality[:2]), abs=1e-5)
 
 
 def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table_and_samples(cfg, monkeypatch, capsys):
@@ -213,14 +199,12 @@ def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table_and_samples(cfg, mon
     monkeypatch.setattr(train, "finish", FINISH)
     monkeypatch.setattr(train.Trainer, "draw", lambda trainer: drawn.append(trainer.step) or DRAW(trainer))
     monkeypatch.setattr(train, "DRAW_EVERY", 0)
-    cfg = replace(cfg, max_iters=2, eval_interval=1, causal=True, block_size=1, out_dir=cfg.out_dir + "_$5_$10")
-    run(cfg)  # block_size 1, and a name that is a formula to matplotlib
+    run(cfg)
+    assert drawn == [4, 8, 12] and Path(cfg.out_dir, "run.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr().out
-    assert drawn == [1, 2] and Path(cfg.out_dir, "run.png").read_bytes().startswith(b"\x89PNG")
-    first, last = scores(cfg).query("layer == 1 and head.isna()").symmetry  # at steps 0 and 2
-    (line,) = [line.split() for line in said.splitlines() if line.startswith("    1  ")]
-    assert line[1:3] == [f"{first:.2f}", f"{last:.2f}"] and f"validation loss {log(cfg).val_loss[2]:.4f}" in said
-    assert "validation text" in said
+    symmetry = scores(cfg).query("layer == 1 and head.isna()").symmetry.tolist()
+    assert f"\n    1{symmetry[0]:17.2f}{symmetry[-1]:8.2f} " in said
+    assert f"validation loss {log(cfg).val_loss[3]:.4f}" in said and "validation text" in said
 
 
 # ---- several processes -------------------------------------------------------------------------------------------
