@@ -21,19 +21,14 @@ def noisy(model):
     return model.eval()
 
 
-@pytest.mark.parametrize("options", [{}, dict(positions="untied", init_std=0.3)], ids=str)
-def test_a_new_model_is_drawn_as_a_new_bert_of_transformers_or_with_the_standard_deviation_asked_for(options):
+@pytest.mark.parametrize("options, std", [({}, BertConfig().initializer_range), (dict(init_std=0.3), 0.3)])
+def test_a_new_model_is_drawn_as_a_new_bert_of_transformers_or_with_the_standard_deviation_asked_for(options, std):
     """Every matrix from a normal distribution: of a uniform one, no number is above 1.73 standard deviations."""
-    expected = options.get("init_std", BertConfig().initializer_range)
-    model = Transformer(ModelConfig(61, 16, 2, 4, 128, **options))
-    model.adapter = torch.nn.Linear(128, 128, bias=False)  # such as LoRA's in a fork
-    model.apply(model._init_weights)
-    for name, p in model.named_parameters():
+    for name, p in Transformer(ModelConfig(61, 16, 2, 4, 128, **options)).named_parameters():
         if p.ndim == 1:
             assert (p == ("ln" in name and name.endswith("weight"))).all(), name  # gains 1, biases 0
         else:
-            std = p.std().item()
-            assert std == pytest.approx(expected, rel=0.05) and p.abs().max() > 3 * std, name
+            assert p.std().item() == pytest.approx(std, rel=0.05) and p.abs().max() > 3 * std, name
 
 
 def turned_by_llama(q, k, n_head):
@@ -66,8 +61,7 @@ def attention_by_hand(attn, x, p=None):
 
 @pytest.mark.bert_block
 @either
-@pytest.mark.parametrize("options", [{}, dict(qk_norm=True), dict(positions="rotary"),
-                                     dict(qk_norm=True, positions="rotary"), dict(positions="untied")], ids=str)
+@pytest.mark.parametrize("options", [{}, dict(qk_norm=True, positions="rotary"), dict(positions="untied")], ids=str)
 def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal, **options)))
     x = torch.randn(3, 16, 32)
@@ -87,16 +81,6 @@ def test_every_layer_sees_the_same_untied_positions_normalised_from_the_first_on
     model(torch.randint(60, (2, 12)))  # fewer tokens than there are positions
     expected = F.layer_norm(model.pos_emb.weight, (32,), model.ln_pos.weight, model.ln_pos.bias, 1e-12)[:12]
     assert len(seen) == 2 and all(torch.allclose(p, expected, atol=1e-6) for p in seen)
-
-
-@either
-@pytest.mark.parametrize("positions", ["learned", "untied"])
-def test_a_decoder_sees_no_later_token_and_an_encoder_sees_all(positions, causal):
-    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, positions=positions)))
-    idx = torch.randint(60, (1, 16))
-    changed = idx.index_fill(1, torch.tensor([9]), 60)  # another token at position 9
-    differs = (model(idx) - model(changed)).abs().amax(2)[0] > 1e-6  # (T,)
-    assert differs.tolist() == [not causal or i >= 9 for i in range(16)]
 
 
 @either

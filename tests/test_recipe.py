@@ -100,22 +100,20 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, causal):
     expected = hf(idx).logits
     torch.manual_seed(0)
     torch.testing.assert_close(ours.model(idx), expected)
-    assert not torch.allclose(ours.model(idx), expected)  # the next numbers are others
 
 
-@pytest.mark.parametrize("dropout, n_losses", [(0.0, 1), (0.3, 2 * 3 * 2)])
-def test_every_micro_batch_of_every_step_and_seed_has_other_dropout(trainer, dropout, n_losses):
+def test_every_micro_batch_of_every_step_and_seed_has_other_dropout(trainer):
     """The loss of the same four sequences, with the same weights, which do not move."""
     weights, batch = trainer().model.state_dict(), [x[:4].repeat(2, 1) for x in trainer().loader.batch("train", 0)]
     losses = set()
     for seed in 1, 2:
-        ours = trainer(learning_rate=1e-30, seed=seed, dropout=dropout)
+        ours = trainer(learning_rate=1e-30, seed=seed, dropout=0.3)
         ours.model.load_state_dict(weights)
         ours.model.double()  # in float32 two losses may be the same by chance
         ours.model.register_forward_hook(lambda model, args, loss: losses.add(loss.item()))
         for _ in range(3):
             ours.train_step(batch)
-    assert len(losses) == n_losses
+    assert len(losses) == 2 * 3 * 2
 
 
 def test_an_evaluation_has_no_dropout_and_the_same_batches_for_every_seed_and_the_next_step_has_dropout(trainer):
@@ -129,15 +127,6 @@ def test_an_evaluation_has_no_dropout_and_the_same_batches_for_every_seed_and_th
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
 
 
-def test_bfloat16_rounds_products_in_training_and_evaluation_and_no_weights(trainer):
-    ours, exact = trainer(dtype="bfloat16"), trainer()
-    assert 0 < abs(ours.evaluate() - exact.evaluate()) < 0.01
-    for each in ours, exact:
-        each.train_step(each.loader.batch("train", 0))
-    assert 0 < abs(ours.unread[0] - exact.unread[0]) < 0.01
-    assert all(p.dtype == torch.float32 for p in ours.model.parameters())
-
-
 def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_overflows(trainer):
     norms = []
     for dtype in "float32", "float16":
@@ -145,7 +134,7 @@ def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_over
         ours.optimizer.register_step_pre_hook(lambda *_, ours=ours: norms.append(
             torch.nn.utils.get_total_norm([p.grad for p in ours.model.parameters()]).item()))
         ours.train_step(ours.loader.batch("train", 0))
-    assert norms[1] == pytest.approx(norms[0], rel=0.01) and norms[0] < 5
+    assert norms[1] == pytest.approx(norms[0], rel=0.01) and norms[1] != norms[0] < 5
     w, scale = ours.model.tok_emb.weight, ours.scaler.get_scale()
     before = w.detach().clone()
     w.register_hook(lambda grad: torch.full_like(grad, torch.inf))

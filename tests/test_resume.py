@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,19 +42,14 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(
     assert result(cfg) == result(finished)
 
 
-@pytest.mark.parametrize("changes", [
-    dict(dtype="bfloat16", compile="on"), dict(dtype="float16", causal=True, threads=2),
-    dict(positions="untied", init="tilted", mask_share=0.0, random_share=0.5),
-    dict(constraint="symmetric", constraint_weight=0.1, dropout=0, attn_dropout=0),
-], ids=str)
-def test_every_kind_of_run_goes_on_bit_for_bit(cfg, changes):
-    cfg = replace(cfg, **changes)
+def test_a_run_with_all_that_a_checkpoint_can_hold_goes_on_bit_for_bit(cfg):
+    """The scaler of float16, and a matrix of positions. It is compiled, too."""
+    cfg = replace(cfg, dtype="float16", positions="untied", compile="on")
     whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
     run(whole)
     in_processes((killed, cfg, TRAIN_STEP, 7))
     assert checkpoint(cfg)["step"] == 4
     resume(cfg)
-    torch.set_num_threads(1)
     assert result(cfg) == result(whole)
 
 
@@ -77,45 +71,41 @@ def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_
     def git(*words):
         subprocess.run(["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@b", *words], check=True)
 
-    (tmp_path / "mine").mkdir()
+    (tmp_path / "inside").mkdir()
     (tmp_path / "model.py").write_text("gelu")
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "1")
     monkeypatch.setattr(runs, "ROOT", tmp_path)
-    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))  # as in a hook of another repository
+    monkeypatch.syspath_prepend(tmp_path)
     commit = runs.find_commit()
     assert re.fullmatch("[0-9a-f]{40}", commit)
-    (tmp_path / "mine.py").write_text("")  # nothing imports it
-    assert runs.find_commit() == commit
-    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    assert runs.find_commit() == commit  # nothing imports it
     __import__("mine")
     assert runs.find_commit() == f"{commit}-dirty"
-    monkeypatch.delitem(sys.modules, "mine")
+    (tmp_path / "mine.py").unlink()
     (tmp_path / "model.py").write_text("relu")
     assert runs.find_commit() == f"{commit}-dirty"
-    monkeypatch.setattr(runs, "ROOT", tmp_path / "mine")  # a copy without a repository, inside another project
+    monkeypatch.setattr(runs, "ROOT", tmp_path / "inside")  # a copy without a repository, inside another project
     assert runs.find_commit() == "no repository"
 
 
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spoil, changes, words", [
-    (None, dict(init_from="scratch"), "holds a run already: go on with --init_from=resume"),
-    (None, dict(max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
-    (None, dict(qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
-    (None, dict(micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
-    (None, dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
-    (None, dict(device="xla"), "device = 'xla' cannot be used"),
-    (lambda state: state["data"]["sha256"].update(val="5"), dict(), "its corpus was --data_dir="),
-    (lambda state: state["rows"].update({"log.csv": "step,norm\n"}), dict(max_iters=13), "other columns than step"),
+@pytest.mark.parametrize("changes, words", [
+    (dict(init_from="scratch"), "holds a run already: go on with --init_from=resume"),
+    (dict(max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
+    (dict(qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
+    (dict(micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
+    (dict(device="xla"), "device = 'xla' cannot be used"),
+    (dict(), "its corpus was --data_dir="),
 ])
-def test_a_run_that_is_refused_ends_in_one_line(copied, spoil, changes, words):
+def test_a_run_that_is_refused_ends_in_one_line(copied, changes, words):
     state = checkpoint(copied)
     del state["config"]["qkv_rate"]  # a key that is newer than a checkpoint has its default there
-    if spoil:
-        spoil(state)
+    state["data"]["sha256"]["val"] = "5"  # of another corpus, which is said after other keys
     torch.save(state, Path(copied.out_dir, "ckpt.pt"))
     said = refusal(copied, **dict(init_from="resume") | changes)
     assert said.startswith("train.py: ") and words in said
@@ -156,7 +146,6 @@ def test_processes_that_are_not_of_one_run_do_not_begin(cfg):
 @pytest.mark.parametrize("value, first, changes, words, kept", [
     (torch.inf, 7, dict(dtype="float16", max_iters=100, eval_interval=50), "float16 gradients overflow", 0),
     (torch.nan, 6, dict(), "step 8: the loss is nan", 4),
-    (torch.nan, 7, dict(score_interval=50, eval_interval=50, max_iters=40), "step 10: the loss is nan", 0),
     (torch.nan, 7, dict(), "step 8: the validation loss is nan", 4)])
 def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch, value, first, changes, words, kept):
     train_step = train.Trainer.train_step
