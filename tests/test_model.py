@@ -84,6 +84,15 @@ def test_every_layer_sees_the_same_untied_positions_normalised_from_the_first_on
 
 
 @either
+def test_a_decoder_sees_no_later_token_and_an_encoder_sees_all(causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+    idx = torch.randint(60, (1, 16))
+    changed = idx.index_fill(1, torch.tensor([9]), 60)  # another token at position 9
+    differs = (model(idx) - model(changed)).abs().amax(2)[0] > 1e-6  # (T,)
+    assert differs.tolist() == [not causal or i >= 9 for i in range(16)]
+
+
+@either
 def test_logits_at_positions_are_those_rows_of_all_logits_and_a_loss_is_their_mean_cross_entropy(causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
     idx, targets = torch.randint(61, (2, 3, 16))
