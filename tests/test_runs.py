@@ -167,7 +167,7 @@ def test_only_pairs_of_one_seed_are_compared_and_a_file_names_every_version_that
     of_b = words_of(printed(*folders, "--all", "--csv", path))[2]
     assert of_b[2:6] == ["4.500", "+1.800", "a", "1"]  # the difference of seed 2 alone
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
-    assert [arm[0].origin["commit"] for arm in compare.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
+    assert [arm.origin["commit"] for arm in comparison.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
 
 def test_where_a_run_has_not_finished_all_are_compared_at_the_last_step_that_they_have(tmp_path, drawn):
@@ -197,8 +197,8 @@ def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path):
     assert printed(path, "--csv", again, "--plot", tmp_path / "b.png") == first
     assert again.read_text() == path.read_text()
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    shapes = {name: of_arm[0].layers("symmetry").shape for name, of_arm in compare.pool([path]).items()}
-    assert shapes["null"] == (11, 3) and shapes["random"] == (11, 2)
+    shapes = {name: arm.layers("symmetry").shape for name, arm in comparison.pool([path]).items()}
+    assert shapes["null"] == (11, 3) and shapes["random"] == (22, 2)
 
 
 @pytest.mark.parametrize("argv, words", [
@@ -250,9 +250,9 @@ def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_h
     for path in sorted(CSV.glob("*.csv")):
         if path.stem == "public":  # scores of models
             continue
-        comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), compare.pool([path]))
-        for record in records.read_comparison(path):
-            for commit in record.origin["commit"]:
+        comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), comparison.pool([path]))
+        for arm in records.read_comparison(path):
+            for commit in arm.origin["commit"]:
                 is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
                 assert is_here.returncode == 0, f"{path.name}: {commit}"
 
@@ -281,9 +281,8 @@ def test_a_run_records_its_layers_its_heads_and_its_positions(tmp_path, drawn):
         heads_directionality_1=-0.3, heads_chance_0=0.45, heads_chance_1=0.5,
         highest_head_0=0.2, highest_head_1=0.4, highest_head_chance_0=0.5, highest_head_chance_1=0.6, highest_head=0.3)
     printed(write_positions(tmp_path / "a-1"), "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
-    (kept,), = compare.pool([tmp_path / "c.csv"]).values()
-    for record in records.read_run(tmp_path / "a-1"), kept:
-        assert {name: record.last(name) for name in expected} == pytest.approx(expected)
+    for arm in records.read_run(tmp_path / "a-1"), *records.read_comparison(tmp_path / "c.csv"):
+        assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
     panels = {axis.get_title(loc="left"): axis for axis in drawn[0].axes}
     assert len(panels) == 4
     np.testing.assert_allclose(panels["loss [nats/token]"].lines[1].get_ydata(), FALL)

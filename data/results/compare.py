@@ -4,17 +4,10 @@ saw the same data, so arms are compared in pairs: a difference for each seed.
 """
 
 from math import inf, nan
-from pathlib import Path
 
 import numpy as np
 import pandas
 
-from config import HOW
-from config.plan import differing_keys, task_of
-from data.results.records import read_comparison, read_run
-from data.results.runs import require
-
-FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
 DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
@@ -79,10 +72,10 @@ def holm(ps):
 
 
 def of_differences(differences):
-    """Returns the number of differences, their mean, its interval and p: a dict of numbers, nan without any."""
+    """Returns the number of differences, their mean, its interval and p: a dict of numbers. Without any p is 1."""
     differences = pandas.Series(differences, dtype=float).dropna().to_numpy()  # a run may lack the measure
     if len(differences) == 0:
-        return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan)
+        return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=1)
     return dict(n_pairs=len(differences), difference=differences.mean(),
                 interval=confidence_interval(differences), p=sign_flip(differences))
 
@@ -99,42 +92,3 @@ def speed_up(loss, baseline_loss):
     smooth = loss.rolling(3, min_periods=1).mean()
     reached = smooth.index[smooth <= target]
     return 1 - reached[0] / baseline_loss.index[-1] if len(reached) else -inf
-
-
-# ---- arms --------------------------------------------------------------------------------------------------------
-
-
-def pool(paths):
-    """Returns {arm: its records}, of folders of runs and of CSV files. Raises RunError if a name is of several arms."""
-    arms = {}
-    for path in paths:
-        for record in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
-            for other in arms.setdefault(record.arm, []):
-                for key in differing_keys([record.config, other.config]):
-                    require(key in FREE, f"two runs called {record.arm} differ in {key}: {record.config.get(key)}, "
-                            f"{other.config.get(key)}")
-                require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
-            arms[record.arm].append(record)
-    return arms
-
-
-def find_baseline(name, arms, chosen, measure):
-    """
-    Returns the baseline of an arm: of the arms of its task the chosen one, or else the first. A score means the same in
-    all tasks, so there it is one baseline for all arms.
-    """
-    task = {other: task_of(records[0].config) for other, records in arms.items()}
-    may_be = [other for other in arms if measure != "loss" or task[other] == task[name]]
-    return chosen if chosen in may_be else may_be[0]
-
-
-def at_end(records, measure):
-    """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
-    return pandas.Series({record.seed: record.last(measure) for record in records}, dtype=float)
-
-
-def updates_saved(records, others):
-    """Returns the median speed_up over pairs of runs with the same seed, of arms of one task."""
-    loss_of = {other.seed: other.curve("loss") for other in others}
-    pairs = [(record.curve("loss"), loss_of[record.seed]) for record in records if record.seed in loss_of]
-    return np.median([speed_up(*pair) for pair in pairs])

@@ -1,18 +1,18 @@
 """Prints comparisons of runs of train.py (analyze.py --runs), and draws the pictures that go with them."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
 import pandas
 
-from config import ROOT
+from config import HOW, ROOT
 from config.plan import differing_keys, read_plan, task_of
 from data.names import fixed
-from data.results.compare import (FREE, MIN_PAIRS, at_end, find_baseline, holm, of_differences, pool, updates_saved)
-from data.results.records import write_comparison
+from data.results.compare import MIN_PAIRS, holm, of_differences, speed_up
+from data.results.records import read_comparison, read_run, write_comparison
 from data.results.runs import require
 
+FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 OF_RUNS = FREE | {"tokenizer", "sha256", "n_params"}  # a run has these keys of its own, beside those of its plan
 SCORES = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
 BY_LAYER = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
@@ -52,30 +52,48 @@ def report_runs(args):
     is_plain = not (args.arms or args.baseline or args.all or args.measure or args.by_layer)
     planned = plan.planned if plan and is_plain else []
     arms, time = at_one_time(arms, planned)
-    runs = list(itertools.chain(*arms.values()))
     tested = [measure for measure, *_ in planned]
-    measures = ["loss", *sorted(set().union(*[run.table for run in runs]) - {"train_loss", "val_loss"})]
+    measures = ["loss", *sorted(set().union(*[arm.table for arm in arms.values()]) - {"train_loss", "val_loss"})]
     for measure in tested or [args.measure or "loss"]:
         require(measure in measures, f"no run has {measure}: there are {', '.join(measures)}")
     if planned:
         tables = [arms_table(arms, "loss"), tests_table(planned, arms)]
-    elif args.by_layer or (is_plain and all(len(records) == 1 for records in arms.values())):
+    elif args.by_layer or (is_plain and all(len(arm.seeds()) == 1 for arm in arms.values())):
         tables = [layers_table(arms, time)]
     else:
         tables = [comparison_table(arms, args.baseline, args.measure or "loss", args.all)]
     if args.plot:
         from data.results import curves  # and matplotlib with it
 
-        if len(runs) == 1:
-            curves.plot_run(runs[0], args.plot)
-        elif task_keys(arms):  # their losses are not compared
-            curves.plot_runs(arms, args.plot, [measure for measure in tested if measure != "loss"])
+        first, *others = arms.values()
+        if others or len(first.seeds()) > 1:
+            is_one_task = not task_keys(arms)  # losses of different tasks are not compared
+            curves.plot_runs(arms, args.plot, [name for name in ("loss", *tested) if name != "loss" or is_one_task])
         else:
-            curves.plot_runs(arms, args.plot, ["loss", *tested])
+            curves.plot_run(first, args.plot)
     for table in tables:
         print(table.to_string(index="result" not in table))  # tests have no names
     columns = [column for table in tables for column in table]
     print(*(f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND), sep="\n", flush=True)
+
+
+def pool(paths):
+    """Returns {name: Arm}, of folders of runs and of CSV files. Raises RunError if a name is of several arms."""
+    arms = {}
+    for path in paths:
+        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
+            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
+    return arms
+
+
+def add_runs(arm, more):
+    """Returns an Arm with the runs of both. Raises RunError if they are two arms, or have a seed in common."""
+    for key in differing_keys([arm.config, more.config]):
+        require(key in FREE, f"two runs called {arm.name} differ in {key}: {more.config.get(key)}, {arm.config.get(key)}")
+    for seed in more.seeds():
+        require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
+    origin = {key: sorted({*texts, *more.origin.get(key, ["unknown"])}) for key, texts in arm.origin.items()}
+    return arm._replace(origin=origin, table=pandas.concat([arm.table, more.table]))
 
 
 def at_one_time(arms, planned):
@@ -83,19 +101,19 @@ def at_one_time(arms, planned):
     Returns the runs that are compared, and when, in words: at the end if all have finished, or else at the last step
     that all of them have. For planned tests those that have not finished are left out. Both are said.
     """
-    runs = list(itertools.chain(*arms.values()))
-    unfinished = ", ".join(f"{run.arm} {run.seed}" for run in runs if not run.is_finished())
+    unfinished = ", ".join(f"{name} {seed}" for name, arm in arms.items() for seed in arm.unfinished())
     if not unfinished:
         return arms, "at the end"
     if planned:
         print(f"These have not finished, and are left out: {unfinished}")
-        finished = {name: [run for run in records if run.is_finished()] for name, records in arms.items()}
-        require(any(finished.values()), "no run has finished, so no test was done: --all shows them as they are")
-        return {name: records for name, records in finished.items() if records}, "at the end"
-    curves = [run.curve(measure) for run in runs for measure in ("loss", "symmetry")]
-    step = max(set.intersection(*[set(curve.index) for curve in curves]))  # all have step 0
+        finished = {name: arm.table.drop(index=arm.unfinished(), level="seed") for name, arm in arms.items()}
+        arms = {name: arms[name]._replace(table=table) for name, table in finished.items() if len(table)}
+        require(arms, "no run has finished, so no test was done: --all shows them as they are")
+        return arms, "at the end"
+    curves = [arm.curves(measure).dropna() for arm in arms.values() for measure in ("loss", "symmetry")]
+    step = pandas.concat(curves, axis="columns", join="inner").index.max()  # all have step 0
     print(f"All runs are shown at step {step:,}, because these have not finished: {unfinished}")
-    cut = {name: [run._replace(table=run.table.loc[:step]) for run in records] for name, records in arms.items()}
+    cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
     return cut, f"at step {step:,}"
 
 
@@ -109,16 +127,15 @@ def find_plan(path, runs):
 
 def require_runs_of(plan, arms):
     """Raises RunError if a run is not one of this plan: of another arm, another seed, or with other keys."""
-    for name, records in arms.items():
+    for name, arm in arms.items():
         require(name in plan.arms, f"{plan.path} has no arm {name}: there are {', '.join(plan.arms)}")
         _, expected = plan.keys_of(name)
-        config = records[0].config
-        for key in differing_keys([expected, config]):
+        for key in differing_keys([expected, arm.config]):
             is_free = key in OF_RUNS or (key == "dtype" and expected[key] == "auto")
             require(is_free, f"{plan.path} is another plan: its {name} has {key} = {expected.get(key)!r}, and that of "
-                    f"these runs {config.get(key)!r}")
-        for record in records:
-            require(record.seed in plan.seeds, f"{plan.path} is another plan: it has no seed {record.seed}")
+                    f"these runs {arm.config.get(key)!r}")
+        for seed in arm.seeds():
+            require(seed in plan.seeds, f"{plan.path} is another plan: it has no seed {seed}")
 
 
 # ---- tables, DataFrames of cells as they are shown ---------------------------------------------------------------
@@ -126,19 +143,19 @@ def require_runs_of(plan, arms):
 
 def task_keys(arms):
     """Returns the keys in which the tasks of arms differ."""
-    return differing_keys([task_of(records[0].config) for records in arms.values()])
+    return differing_keys([task_of(arm.config) for arm in arms.values()])
 
 
 def arms_table(arms, measure, differences={}):
     """Returns a row for each arm. differences: {arm: more cells}"""
     keys = task_keys(arms)
     rows = {}
-    for name, records in arms.items():
-        task = task_of(records[0].config)
-        row = {"n": len(records), "task": ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)}
-        row |= {measure: mean_cell(records, measure, digits=3)} | differences.get(name, {})
+    for name, arm in arms.items():
+        task = task_of(arm.config)
+        row = {"n": len(arm.seeds()), "task": ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)}
+        row |= {measure: mean_cell(arm, measure, digits=3)} | differences.get(name, {})
         for score in SCORES:
-            row.setdefault(score.replace("positions_", "their "), mean_cell(records, score, digits=2))
+            row.setdefault(score.replace("positions_", "their "), mean_cell(arm, score, digits=2))
         rows[name] = row
     return to_table(rows, "arm")
 
@@ -147,8 +164,7 @@ def tests_table(planned, arms):
     """Returns a row for each planned test."""
     found = [of_differences(of_side(arms, left, measure) - of_side(arms, right, measure))
              for measure, left, _, right in planned]
-    # A test without runs counts as well: the plan is one family, whichever of its runs are there.
-    corrected = holm([1 if np.isnan(test["p"]) else test["p"] for test in found])
+    corrected = holm([test["p"] for test in found])  # one without runs counts as well: the plan is one family
     rows = []
     for (measure, left, direction, right), test, p in zip(planned, found, corrected):
         is_predicted = test["difference"] > 0 if direction == ">" else test["difference"] < 0
@@ -162,23 +178,29 @@ def tests_table(planned, arms):
 
 def of_side(arms, side, measure):
     """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed."""
-    first, *others = [at_end(arms.get(arm, []), measure) for arm in side.split(" - ")]
+    no_runs = pandas.Series(dtype=float)
+    first, *others = [arms[name].at_end(measure) if name in arms else no_runs for name in side.split(" - ")]
     return first - sum(others)
 
 
 def comparison_table(arms, chosen, measure, has_all):
     """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
-    arms = {name: arms[name] for name in arms if at_end(arms[name], measure).notna().all()}
+    ends = {name: arm.at_end(measure) for name, arm in arms.items()}
+    arms = {name: arm for name, arm in arms.items() if ends[name].notna().all()}
     require(chosen in (None, *arms), f"the runs of {chosen} have no {measure}")
+    tasks = {name: task_of(arm.config) for name, arm in arms.items()}
     cells = {}
     for name in arms:
-        baseline = find_baseline(name, arms, chosen, measure)
-        found = of_differences(at_end(arms[name], measure) - at_end(arms[baseline], measure))
+        may_be = [other for other in arms if measure != "loss" or tasks[other] == tasks[name]]  # scores mean the same
+        baseline = chosen if chosen in may_be else may_be[0]
+        found = of_differences(ends[name] - ends[baseline])
         cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline}
         if has_all:
             cells[name]["pairs"] = found["n_pairs"]
         if has_all and measure == "loss" and found["n_pairs"]:  # other measures compare different tasks, too
-            saved = updates_saved(arms[name], arms[baseline])
+            losses, of_baseline = arms[name].curves("loss"), arms[baseline].curves("loss")
+            pairs = losses.columns.intersection(of_baseline.columns)  # seeds
+            saved = np.median([speed_up(losses[seed].dropna(), of_baseline[seed].dropna()) for seed in pairs])
             cells[name]["updates saved"] = "not reached" if saved == -np.inf else f"{saved:.0%}"
         if name == baseline:
             cells[name] = dict.fromkeys(cells[name], "") | {"difference [95 %]": "baseline"}
@@ -188,10 +210,10 @@ def comparison_table(arms, chosen, measure, has_all):
 def layers_table(arms, time):
     """Returns a row for each layer of each arm. time: when, in words."""
     rows = {}
-    for name, records in arms.items():
-        for layer in range(records[0].layers("symmetry").shape[1]):
-            row = {"loss": "" if layer else mean_cell(records, "loss", digits=3)}  # in the first row of an arm
-            rows[name, layer] = row | {score: mean_cell(records, f"{score}_{layer}", digits=2) for score in BY_LAYER}
+    for name, arm in arms.items():
+        for layer in range(arm.layers("symmetry").shape[1]):
+            row = {"loss": "" if layer else mean_cell(arm, "loss", digits=3)}  # in the first row of an arm
+            rows[name, layer] = row | {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in BY_LAYER}
     return to_table(rows, time)
 
 
@@ -200,9 +222,9 @@ def to_table(rows, title):
     return table.loc[:, (table != "").any()]  # columns with something in them
 
 
-def mean_cell(records, measure, digits):
+def mean_cell(arm, measure, digits):
     """Returns the mean over runs of the last value of a measure, "" if a run has none."""
-    mean = at_end(records, measure).mean(skipna=False)
+    mean = arm.at_end(measure).mean(skipna=False)
     return "" if np.isnan(mean) else fixed(mean, digits)
 
 

@@ -25,29 +25,36 @@ GONE = {"optimizer": "adamw", "keep": 0}  # keys of older runs, with the values 
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
-class Record(NamedTuple):
-    """A run of train.py, finished or not."""
+class Arm(NamedTuple):
+    """Runs of train.py, finished or not, that differ only in their seed: one, or those of a comparison."""
 
-    arm: str
-    seed: int
+    name: str
     config: dict  # its configuration and its corpus
-    origin: dict  # {key: [text, ...]}: where it comes from, or where the runs of its arm in a file come from
-    # One row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores
-    # at one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
+    origin: dict  # {key: [text, ...]}: where its runs come from
+    # Rows by seed and step. Losses are nan at a step that has scores only, and scores at one that has losses only;
+    # train_loss at step 0, and update_symmetry at the first scores.
     table: pandas.DataFrame
 
-    def curve(self, measure):
-        """Returns a measure at those steps that have it: a Series by step, empty if it is newer than the run."""
+    def seeds(self):
+        return self.table.index.unique("seed")
+
+    def values(self, measure):
+        """Returns a measure of all rows: a Series by seed and step, nan where a run has none."""
         column = "val_loss" if measure == "loss" else measure
-        return self.table.get(column, pandas.Series(dtype=float)).dropna()
+        return self.table.reindex(columns=[column])[column]
 
-    def last(self, measure):
-        """Returns the last value of a measure, or nan if it has none."""
-        curve = self.curve(measure)
-        return curve.iloc[-1] if len(curve) else float("nan")
+    def curves(self, measure):
+        """Returns a measure at those steps that have it: a DataFrame (S, seeds), empty if it is newer than the runs."""
+        return self.values(measure).unstack("seed").dropna(how="all")
 
-    def is_finished(self):
-        return self.curve("loss").last_valid_index() == self.config["max_iters"]
+    def at_end(self, measure):
+        """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
+        return self.values(measure).groupby("seed", sort=False).last()
+
+    def unfinished(self):
+        """Returns the seeds of runs whose last loss is not that of max_iters."""
+        losses = self.curves("loss")
+        return [seed for seed in self.seeds() if losses[seed].last_valid_index() != self.config["max_iters"]]
 
     def layers(self, score):
         """Returns a score of each layer at those steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
@@ -75,14 +82,14 @@ def by_step(rows):
 
 
 def read_run(folder):
-    """Returns the Record of a run in a folder. Raises RunError if there is no run, or if scores are missing."""
+    """Returns the Arm of one run in a folder. Raises RunError if there is no run, or if scores are missing."""
     folder = Path(folder)
     for name in "run.json", "log.csv", "scores.csv":
         require((folder / name).exists(), f"{folder} holds no run of train.py, or one without a row: it has no {name}")
     run = json.loads((folder / "run.json").read_text())
     sha256 = run["data"]["sha256"]
-    config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=f"{sha256['train']} {sha256['val']}")
-    config |= dict(n_params=run["n_params"])
+    config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=f"{sha256['train']} {sha256['val']}",
+                                  n_params=run["n_params"])
     if len(run.get("lengths", [])) > 1:  # it was made longer on the way, so its learning rate is not that of one run
         config["lengths"] = run["lengths"]
     log, scores = pandas.read_csv(folder / "log.csv", index_col="step"), pandas.read_csv(folder / "scores.csv")
@@ -92,55 +99,53 @@ def read_run(folder):
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
     # Losses [nats/token] and scores may have been written at different steps.
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
-    arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    origin = {key: [text] for key, text in run["origin"].items()}
-    return make_record(arm, config | origin, table.astype(float).round(DIGITS))
+    table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
+    name = folder.resolve().name.removesuffix(f"-{config['seed']}")
+    return make_arm(name, config | {key: [text] for key, text in run["origin"].items()}, table)
 
 
-def make_record(arm, found, table):
-    """Returns a Record. found: {key: value} of its configuration, its corpus and its origin, maybe of older code."""
+def make_arm(name, found, table):
+    """Returns an Arm. found: {key: value} of its configuration, its corpus and its origin, maybe of older code."""
     config = vars(TrainConfig()) | {key: value for key, value in found.items() if (key, value) not in GONE.items()}
     origin = {key: config.pop(key) for key in ORIGIN if key in config}
-    return Record(arm, config["seed"], config, origin, table)
+    return Arm(name, config, origin, table)
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
 
 
 def write_comparison(path, arms):
-    """Writes {name of an arm: its records}. Raises RunError if a file at path would lose a run."""
-    tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
-    for record in read_comparison(path) if Path(path).exists() else []:
-        require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed {record.seed}, "
-                "which would be lost: give another --csv")
+    """Writes {name: Arm}. Raises RunError if a file at path would lose a run."""
+    table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
+    kept = set(table.index.droplevel("step"))  # {(name, seed)}
+    for old in read_comparison(path) if Path(path).exists() else []:
+        for seed in old.seeds():
+            require((old.name, seed) in kept, f"{path} holds a run of {old.name} with the seed {seed}, which would be "
+                    "lost: give another --csv")
     configs = {}
-    for name, records in arms.items():
-        configs[name] = {key: value for key, value in records[0].config.items() if key not in HOW | {"seed"}}
-        for key in records[0].origin:  # seeds of an arm may come from several places
-            configs[name][key] = sorted(set().union(*[record.origin.get(key, ["unknown"]) for record in records]))
+    for name, arm in arms.items():
+        of_arm = arm.config | arm.origin
+        configs[name] = {key: value for key, value in of_arm.items() if key not in HOW | {"seed"}}
     first, *others = configs.values()
     shared = {key: value for key, value in first.items() if all(config.get(key) == value for config in others)}
     lines = [f"# config {json.dumps(shared)}"]
     for name, config in configs.items():
         own = {key: value for key, value in config.items() if key not in shared}
         lines.append(f"# config of {name} {json.dumps(own)}")
-    rows = pandas.concat(tables, names=["arm", "seed", "step"]).to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
+    rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
         temporary.write_text("\n".join([*lines, rows]))
 
 
 def read_comparison(path):
-    """Returns the records in a file of write_comparison. Raises RunError if there is no such file, or it is none."""
+    """Returns the arms in a file of write_comparison. Raises RunError if there is no such file, or it is none."""
     require(Path(path).exists(), f"there is no file or folder {path}")
     text = Path(path).read_text()
     comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", text, re.MULTILINE)
-    configs = {arm: json.loads(keys) for arm, keys in comments}  # {"": of all arms, name of an arm: its own}
+    configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
     require("" in configs, f"{path} is no comparison: it has no line # config {{...}}")
     types = defaultdict(lambda: float, arm=str, seed=int, step=int)
     # An arm may be called null, which pandas would read as nan.
     rows = pandas.read_csv(io.StringIO(text), comment="#", dtype=types, na_values=[""], keep_default_na=False)
-    records = []
-    for (arm, seed), of_run in rows.groupby(["arm", "seed"], sort=False):
-        table = of_run.drop(columns=["arm", "seed"]).set_index("step")
-        records.append(make_record(arm, configs[""] | configs[arm] | dict(seed=seed), table))
-    return records
+    tables = rows.set_index(["seed", "step"]).groupby("arm", sort=False)
+    return [make_arm(name, configs[""] | configs[name], table.drop(columns="arm")) for name, table in tables]

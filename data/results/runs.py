@@ -117,17 +117,17 @@ def log_line(row, max_iters, symmetries, share):
     return ", ".join([*words, f"symmetry {shown}"])
 
 
-def table_of_ends(run):
-    """Returns the first and the last scores of every layer of a Record, and its last loss, as a text."""
-    scores = [score for score in ("symmetry", "heads", "directionality", "positions") if len(run.curve(score))]
+def table_of_ends(arm):
+    """Returns the first and the last scores of every layer of an Arm of one run, and its last loss, as a text."""
+    scores = [score for score in ("symmetry", "heads", "directionality", "positions") if len(arm.curves(score))]
     lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
-    for layer in range(run.layers("symmetry").shape[1]):
+    for layer in range(arm.layers("symmetry").shape[1]):
         line = f"{layer:5}"
         for score in scores:
-            start, end = run.curve(f"{score}_{layer}").iloc[[0, -1]]
+            start, end = arm.values(f"{score}_{layer}").dropna().iloc[[0, -1]]
             line += " " * (len(score) + 1) + f"{fixed(start, 2):>8}{fixed(end, 2):>8}"
         lines.append(line)
-    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
+    return "\n".join([*lines, f"validation loss {arm.at_end('loss').item():.4f} nats/token"])
 
 
 # ---- what a run is, and where it comes from ----------------------------------------------------------------------
