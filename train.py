@@ -206,7 +206,7 @@ class Trainer:
             runs.save_checkpoint(self.out, self.about | state)
 
     def draw(self):
-        """Draws run.png from the rows so far, and returns them, a Record."""
+        """Draws run.png from the rows so far, and returns them, an Arm."""
         from data.results import curves, records  # and matplotlib and pandas, which no step needs
 
         record = records.read_run(self.out)
