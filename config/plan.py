@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from config import HOW, ROOT, ConfigError, load, read_flags, run_file
 
-BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run has its own
 # Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
 # new one of a fork, makes another task: add it if it does not. data_dir is the place of a corpus.
 WITHIN_TASK = HOW | {
@@ -40,8 +39,8 @@ class Plan(NamedTuple):
 def read_plan(path):
     """Returns the Plan in a file. Raises ConfigError if a test cannot be done, or KeyError if a variable is missing."""
     found = run_file(path)
-    arms = {str(name): keys for name, keys in found["arms"].items()}
-    plan = Plan(path, found["base"], arms, list(found["seeds"]), list(found.get("planned", [])))
+    arms = found["arms"]
+    plan = Plan(path, found["base"], arms, list(found["seeds"]), found.get("planned", []))
     # If all n differences have one sign, the exact p is 2 / 2^n, and Holm's correction multiplies it by the m tests.
     lowest_p = len(plan.planned) * 2 / 2 ** len(set(plan.seeds))
     if lowest_p >= 0.05:
@@ -75,8 +74,8 @@ def differing_keys(configs):
 def commands(path, for_all):
     """Returns the lines that main prints. for_all: keys of all runs. Raises ConfigError if one of them is wrong."""
     plan = read_plan(path)
-    wrong = BY_ITSELF & set(for_all).union(*plan.arms.values())
-    wrong |= for_all.keys() & differing_keys(list(plan.arms.values()))
+    # Every run has a seed and a folder of its own.
+    wrong = for_all.keys() & {"seed", "out_dir", "init_from", *differing_keys(list(plan.arms.values()))}
     if wrong:
         raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
     folder = f"out/plans/{Path(path).stem}"
@@ -91,11 +90,9 @@ def commands(path, for_all):
 
 
 def main(argv):
-    if not argv or argv[0].startswith("-"):
-        sys.exit("python -m config.plan: expected a plan first, such as positions")
-    name, *flags = argv
+    name, *flags = argv or ["a plan"]
+    path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
     try:
-        path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
         print(*commands(path, read_flags(flags)), sep="\n")
     except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")

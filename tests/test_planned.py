@@ -1,46 +1,48 @@
 """Plans: the runs that they print, and the tests that are planned in them. pytest tests/test_planned.py"""
 
-import json
+import itertools
 import shlex
 
+import numpy as np
 import pytest
 
 from config import load
 from config.plan import main
-from tests.test_runs import ROOT, printed, run, words_of, write_run
+from tests.test_runs import ROOT, printed, run, write_run
 
-ARMS = "dict(a={}, b=dict(init='skew'), c=dict(causal=True))"
-PLAN = f"base = 'config/tiny.py'\nseeds = range(1, 9)\narms = {ARMS}\nplanned = "
+
+def write_plan(path, planned, changes={}, n_seeds=8):
+    arms = {name: dict(max_iters=1000, n_head=1) | changes.get(name, {}) for name in "dcba"}  # the order of its tables
+    path.write_text(f"base = 'config/tiny.py'\nseeds = range(1, {n_seeds + 1})\narms = {arms}\nplanned = {planned}")
+    return path
 
 
 # ---- python -m config.plan ---------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has_two(tmp_path, capsys):
-    (tmp_path / "two.py").write_text("base = 'config/tiny.py'\nseeds = [3, 4]\narms = {1: {}, 'b': dict(causal=True)}")
-    main([str(tmp_path / "two.py"), "--n_layer=1"])  # a key for all of them, and a name that is a number
+    path = str(write_plan(tmp_path / "two.py", [], dict(b=dict(causal=True)), n_seeds=2))
+    main([path, "--n_layer=1"])  # a key for all of them
     found = [load(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
-        (1, False, 3, "out/plans/two/1-3"), (1, True, 3, "out/plans/two/b-3"),
-        (1, False, 4, "out/plans/two/1-4"), (1, True, 4, "out/plans/two/b-4")]
-    main([str(tmp_path / "two.py"), "--max_iters=40"])
-    assert "--out_dir=out/plans/two_40/1-3" in capsys.readouterr().out  # or whole runs would go on from a trial's end
+        (1, name == "b", seed, f"out/plans/two/{name}-{seed}") for seed, name in itertools.product([1, 2], "dcba")]
+    main([path, "--max_iters=40"])
+    assert "--out_dir=out/plans/two_40/a-2" in capsys.readouterr().out  # or whole runs would go on from a trial's end
 
 
 @pytest.mark.parametrize("planned, argv, words", [
-    ("[]", [], "expected a plan first, such as positions"),  # xargs would train something else
+    ("[]", ["--init=random"], "there is no file"),  # xargs would train something else
     ("[]", ["starts", "--init=random"], "its runs differ in init"),
     ("[]", ["starts", "--seed=3"], "its runs differ in seed"),
-    ("[]\narms = dict(a=dict(seed=3))", ["mine.py"], "its runs differ in seed"),
     ("7 * [('symmetry', 'a', '>', 'b')]", ["mine.py"], "7 tests with 8 seeds cannot come out"),  # 7 x 2 / 256 = 0.055
     ("[('symmetry', 'a', '>', 'b')]\nseeds = [1, 1, 2, 3, 4, 5]", ["mine.py"], "no p can be below 0.062"),
-    ("[('symmetry', 'a', '>', 'z')]", ["mine.py"], "of a, b, c"),
+    ("[('symmetry', 'a', '>', 'z')]", ["mine.py"], "of d, c, b, a"),
     ("[('symmetry', 'a', '=', 'b')]", ["mine.py"], "symmetry, a = b: expected '>' or '<' between arms"),
     ("[('symmetry', 'a - b', '>', 'c')]", ["mine.py"], "or differences 'arm - arm'"),
     ("[('loss', 'a', '<', 'c')]", ["mine.py"], "these arms differ in causal"),
 ])
 def test_a_plan_that_cannot_be_done_is_refused_in_one_line_and_prints_no_run(tmp_path, capsys, planned, argv, words):
-    (tmp_path / "mine.py").write_text(PLAN + planned)
+    write_plan(tmp_path / "mine.py", planned, dict(c=dict(causal=True)))
     with pytest.raises(SystemExit) as e:
         main([str(tmp_path / word) if word == "mine.py" else word for word in argv])
     assert words in e.value.code and "\n" not in e.value.code and capsys.readouterr().out == ""
@@ -49,48 +51,39 @@ def test_a_plan_that_cannot_be_done_is_refused_in_one_line_and_prints_no_run(tmp
 # ---- analyze.py --runs, with a plan ------------------------------------------------------------------------------
 
 
-def write_plan(path, planned, changes={}, n_seeds=8):
-    arms = {name: dict(changes).get(name, {}) for name in ("d", "c", "b", "a")}  # the order of its tables
-    path.write_text(f"base = 'config/tiny.py'\nseeds = range(1, {n_seeds + 1})\narms = {arms}\nplanned = {planned}")
-    return path
+def write_arms(folder, names="abcd", changes={}, unfinished=()):
+    """Eight runs of each arm. Their losses, symmetries and heads end seed / 100 above these numbers."""
+    ends = dict(a=(2.0, 0.5, 0.3), b=(1.5, 0.1, 0.3), c=(2.5, 0.6, 0.0), d=(2.5, 0.1, 0.4))
+    folders = []
+    for name, seed in itertools.product(names, range(1, 9)):
+        loss, symmetry, heads = np.add(ends[name], seed / 100)
 
+        def scores(i, layer):
+            of_layer = i * (symmetry - 0.1 + 0.2 * layer)  # 0 at step 0, and at the end the median is the symmetry
+            return [("wqk", layer, "", of_layer, -0.2, "", "", ""), ("wqk", layer, 0, i * heads, -0.2, "", "", "")]
 
-ENDS = dict(a=(2.0, 0.5, 0.3), b=(1.5, 0.1, 0.3), c=(2.5, 0.6, 0.0), d=(2.5, 0.1, 0.4))
-
-
-def write_csv(path, ends=ENDS, changes={}, unfinished=()):
-    """Eight seeds of config/tiny.py. ends: {arm: (loss, symmetry, heads) at the end}, to which seed / 100 is added."""
-    lines = [f"# config {json.dumps(vars(load([str(ROOT / 'config/tiny.py')])))}"]
-    lines += [f"# config of {arm} {json.dumps(changes.get(arm, {}))}" for arm in ends]
-    lines.append("arm,seed,step,train_loss,val_loss,symmetry,directionality,heads,symmetry_0,symmetry_1")
-    for arm, (loss, symmetry, heads) in ends.items():
-        for seed in range(1, 9):
-            more = seed / 100
-            lines.append(f"{arm},{seed},0,,5,0,0,0,0,0")
-            if (arm, seed) not in unfinished:
-                lines.append(f"{arm},{seed},1600,,{loss + more},{symmetry + more},-0.2,{heads + more},0,{symmetry / 2}")
-    path.write_text("\n".join(lines) + "\n")
-    return path
+        steps = [0] if f"{name}-{seed}" in unfinished else [0, 1000]
+        folders.append(write_run(folder / f"{name}-{seed}", [5, loss], seed, steps, scores, **changes.get(name, {})))
+    return folders
 
 
 def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_sides(tmp_path):
     plan = write_plan(tmp_path / "plan.py", [
         ("symmetry", "a", ">", "b"), ("symmetry_1", "a", "<", "b"), ("heads", "a", ">", "b"),
         ("symmetry", "a - d", ">", "b - a"), ("loss", "a", "<", "c")])
-    path = write_csv(tmp_path / "c.csv")
-    out = printed(path, "--plan", plan)
-    lines = words_of(out)
+    folders = write_arms(tmp_path)
+    lines = printed(*folders, "--plan", plan)
     assert [line[0] for line in lines[1:5]] == ["d", "c", "b", "a"]  # in the order of the plan
     assert lines[4] == "a 8 2.045 0.54 0.34 -0.20".split()  # the mean seed is 4.5, so 0.045 above
     p = "0.039"  # all eight of one sign: 2 / 2^8 = 0.0078, 5 times; the others are at least as large
     assert lines[6:11] == [
         f"symmetry a > b 8 +0.400 [+0.400, +0.400] {p} as predicted".split(),
-        f"symmetry_1 a < b 8 +0.200 [+0.200, +0.200] {p} the other way".split(),
+        f"symmetry_1 a < b 8 +0.400 [+0.400, +0.400] {p} the other way".split(),
         "heads a > b 8 +0.000 [+0.000, +0.000] 1 not shown".split(),  # no difference in any seed
         f"symmetry a - d > b - a 8 +0.800 [+0.800, +0.800] {p} as predicted".split(),  # 0.4 and -0.4
         f"loss a < c 8 -0.500 [-0.500, -0.500] {p} as predicted".split()]
     # Other differences have no p, so that none has two.
-    rows = words_of(printed(path, "--plan", plan, "--measure", "heads", "--baseline", "c"))
+    rows = printed(*folders, "--plan", plan, "--measure", "heads", "--baseline", "c")
     assert rows[0] == "arm n heads difference [95 %] from symmetry directionality".split()
     assert rows[4] == "a 8 0.345 +0.300 [+0.300, +0.300] c 0.54 -0.20".split()
 
@@ -99,43 +92,40 @@ def test_a_test_without_runs_counts_in_the_family_and_unfinished_runs_do_not_cou
     plan = write_plan(tmp_path / "c.py", [
         ("symmetry", "a", ">", "b"), ("symmetry", "a", ">", "d"), ("symmetry", "b", "<", "c"),
         ("symmetry", "a - b", ">", "b - a")])
-    ends = {arm: ENDS[arm] for arm in "abc"}  # no run of d
-    unfinished = [("c", seed) for seed in range(1, 9)] + [("b", 8)]
-    out = printed(write_csv(tmp_path / "c.csv", ends, unfinished=unfinished), "--plan", plan)
-    said, *rows = words_of(out)
-    assert [row[:2] for row in rows[1:3]] == [["b", "7"], ["a", "8"]]  # those that have finished
+    unfinished = [f"c-{seed}" for seed in range(1, 9)] + ["b-8"]
+    said, *rows = printed(*write_arms(tmp_path, "abc", unfinished=unfinished), "--plan", plan)
+    assert " ".join(said) == "These have not finished, and are left out: c 1, c 2, c 3, c 4, c 5, c 6, c 7, c 8, b 8"
+    assert [row[:2] for row in rows[1:3]] == [["b", "7"], ["a", "8"]]
     assert rows[4] == "symmetry a > b 7 +0.400 [+0.400, +0.400] 0.062 not shown".split()  # 4 times 2 / 2^7
     assert rows[5] == "symmetry a > d 0 no pairs 1 too few pairs".split()
     assert rows[7] == "symmetry a - b > b - a 7 +0.800 [+0.800, +0.800] 0.062 not shown".split()
-    assert " ".join(said).startswith("These have not finished, and are left out: c 1, c 2, c 3,") and "nan" not in out
 
 
 @pytest.mark.parametrize("changes, n_seeds, words", [
     (dict(a=dict(n_layer=3)), 8, "is another plan: its a has n_layer = 3, and that of these runs 2"),
     (dict(b=dict(init="skew")), 8, "its b has init = 'skew', and that of these runs 'random'"),
-    ({}, 7, "is another plan: it has no seed 8"),
-    (dict(a=dict(n_layer=2)), 8, None)])  # as in config/tiny.py
+    ({}, 7, "is another plan: it has no seed 8")])
 def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seeds, words):
     plan = write_plan(tmp_path / "plan.py", [("symmetry", "a", ">", "b")], changes, n_seeds)
-    path = write_csv(tmp_path / "c.csv")
-    assert words in run(path, "--plan", plan) if words else printed(path, "--plan", plan)
+    assert words in run(*write_arms(tmp_path, "ab"), "--plan", plan)
 
 
 def test_a_file_of_another_name_has_no_plan_unless_it_is_given(tmp_path):
     other = tmp_path / "other.csv"
     other.write_text((ROOT / "data/results/csv/stuck.csv").read_text())
-    assert "as predicted" not in printed(other)
-    assert "as predicted" in printed(other, "--plan", ROOT / "config/plans/stuck.py")
-    assert "config/plans/stuck.py is another plan" in run(write_csv(tmp_path / "stuck.csv", dict(learned=ENDS["a"])))
+    assert "predicted" not in sum(printed(other), [])
+    assert "predicted" in sum(printed(other, "--plan", ROOT / "config/plans/stuck.py"), [])
     folder = write_run(tmp_path / "learned-101", seed=101)
+    assert not run(folder, "--csv", tmp_path / "stuck.csv")
+    assert "config/plans/stuck.py is another plan" in run(tmp_path / "stuck.csv")
     assert "masks.py has no arm learned" in run(folder, "--plan", ROOT / "config/plans/masks.py")
 
 
 def test_scores_of_different_tasks_are_compared_and_arms_that_lack_one_are_left_out(tmp_path):
     path = ROOT / "data/results/csv/positions.csv"
-    lines = words_of(printed(path, "--measure", "positions_1"))
+    lines = printed(path, "--measure", "positions_1")
     assert [line[0] for line in lines[1:3]] == ["untied", "untied_causal"] and lines[3][0] == "n:"
     assert "the runs of decoder have no positions_1" in run(path, "--measure", "positions_1", "--baseline", "decoder")
-    path = write_csv(tmp_path / "c.csv", changes=dict(b=dict(causal=True)))
-    of_b = words_of(printed(path, "--measure", "heads", "--all"))[2]
-    assert of_b[:2] + of_b[4:] == "b 8 0.345 +0.000 [+0.000, +0.000] a 8 0.15 -0.20".split()  # no updates saved
+    folders = write_arms(tmp_path, "ab", dict(b=dict(causal=True)))
+    of_b = printed(*folders, "--measure", "heads", "--all")[2]
+    assert of_b[4:] == "0.345 +0.000 [+0.000, +0.000] a 8 0.14 -0.20".split()  # no updates saved
