@@ -39,19 +39,17 @@ class Plan(NamedTuple):
 def read_plan(path):
     """Returns the Plan in a file. Raises ConfigError if a test cannot be done, or KeyError if a variable is missing."""
     found = run_file(path)
-    arms = found["arms"]
-    plan = Plan(path, found["base"], arms, list(found["seeds"]), found.get("planned", []))
+    plan = Plan(path, found["base"], found["arms"], list(found["seeds"]), found.get("planned", []))
     # If all n differences have one sign, the exact p is 2 / 2^n, and Holm's correction multiplies it by the m tests.
     lowest_p = len(plan.planned) * 2 / 2 ** len(set(plan.seeds))
     if lowest_p >= 0.05:
-        raise ConfigError(f"{path}: {len(plan.planned)} tests with {len(plan.seeds)} seeds cannot come out, as no p "
-                          f"can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
+        raise ConfigError(f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
     for measure, left, direction, right in plan.planned:
         test = f"{path}: planned test of {measure}, {left} {direction} {right}"
         lefts, rights = left.split(" - "), right.split(" - ")
-        if direction not in (">", "<") or len(lefts) != len(rights) or not arms.keys() >= {*lefts, *rights}:
+        if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
             raise ConfigError(f"{test}: expected '>' or '<' between arms, or differences 'arm - arm', of "
-                              f"{', '.join(arms)}")
+                              f"{', '.join(plan.arms)}")
         keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in lefts + rights])
         if measure == "loss" and keys:
             raise ConfigError(f"{test}: expected losses of one task, and these arms differ in {', '.join(keys)}")
@@ -72,7 +70,7 @@ def differing_keys(configs):
 
 
 def commands(path, for_all):
-    """Returns the lines that main prints. for_all: keys of all runs. Raises ConfigError if one of them is wrong."""
+    """Gives the lines that main prints. for_all: keys of all runs. Raises ConfigError if one of them is wrong."""
     plan = read_plan(path)
     # Every run has a seed and a folder of its own.
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", *differing_keys(list(plan.arms.values()))}
@@ -81,12 +79,10 @@ def commands(path, for_all):
     folder = f"out/plans/{Path(path).stem}"
     if "max_iters" in for_all:  # a trial has a folder of its own, or the whole runs would go on from its end
         folder += f"_{for_all['max_iters']}"
-    lines = []
     for seed in plan.seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
         for arm in plan.arms:
             keys, _ = plan.keys_of(arm, **for_all, seed=seed, out_dir=f"{folder}/{arm}-{seed}", init_from="resume")
-            lines.append(shlex.join([plan.base, *keys]))
-    return lines
+            yield shlex.join([plan.base, *keys])
 
 
 def main(argv):

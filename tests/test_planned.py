@@ -34,7 +34,7 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     ("[]", ["--init=random"], "there is no file"),  # xargs would train something else
     ("[]", ["starts", "--init=random"], "its runs differ in init"),
     ("[]", ["starts", "--seed=3"], "its runs differ in seed"),
-    ("7 * [('symmetry', 'a', '>', 'b')]", ["mine.py"], "7 tests with 8 seeds cannot come out"),  # 7 x 2 / 256 = 0.055
+    ("7 * [('symmetry', 'a', '>', 'b')]", ["mine.py"], "no p can be below 0.055"),  # 7 x 2 / 256
     ("[('symmetry', 'a', '>', 'b')]\nseeds = [1, 1, 2, 3, 4, 5]", ["mine.py"], "no p can be below 0.062"),
     ("[('symmetry', 'a', '>', 'z')]", ["mine.py"], "of d, c, b, a"),
     ("[('symmetry', 'a', '=', 'b')]", ["mine.py"], "symmetry, a = b: expected '>' or '<' between arms"),
@@ -51,7 +51,7 @@ def test_a_plan_that_cannot_be_done_is_refused_in_one_line_and_prints_no_run(tmp
 # ---- analyze.py --runs, with a plan ------------------------------------------------------------------------------
 
 
-def write_arms(folder, names="abcd", changes={}, unfinished=()):
+def write_arms(folder, names="abcd", unfinished=()):
     """Eight runs of each arm. Their losses, symmetries and heads end seed / 100 above these numbers."""
     ends = dict(a=(2.0, 0.5, 0.3), b=(1.5, 0.1, 0.3), c=(2.5, 0.6, 0.0), d=(2.5, 0.1, 0.4))
     folders = []
@@ -63,7 +63,7 @@ def write_arms(folder, names="abcd", changes={}, unfinished=()):
             return [("wqk", layer, "", of_layer, -0.2, "", "", ""), ("wqk", layer, 0, i * heads, -0.2, "", "", "")]
 
         steps = [0] if f"{name}-{seed}" in unfinished else [0, 1000]
-        folders.append(write_run(folder / f"{name}-{seed}", [5, loss], seed, steps, scores, **changes.get(name, {})))
+        folders.append(write_run(folder / f"{name}-{seed}", [5, loss], seed, steps, scores))
     return folders
 
 
@@ -71,8 +71,7 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
     plan = write_plan(tmp_path / "plan.py", [
         ("symmetry", "a", ">", "b"), ("symmetry_1", "a", "<", "b"), ("heads", "a", ">", "b"),
         ("symmetry", "a - d", ">", "b - a"), ("loss", "a", "<", "c")])
-    folders = write_arms(tmp_path)
-    lines = printed(*folders, "--plan", plan)
+    lines = printed(*write_arms(tmp_path), "--plan", plan)
     assert [line[0] for line in lines[1:5]] == ["d", "c", "b", "a"]  # in the order of the plan
     assert lines[4] == "a 8 2.045 0.54 0.34 -0.20".split()  # the mean seed is 4.5, so 0.045 above
     p = "0.039"  # all eight of one sign: 2 / 2^8 = 0.0078, 5 times; the others are at least as large
@@ -82,10 +81,6 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
         "heads a > b 8 +0.000 [+0.000, +0.000] 1 not shown".split(),  # no difference in any seed
         f"symmetry a - d > b - a 8 +0.800 [+0.800, +0.800] {p} as predicted".split(),  # 0.4 and -0.4
         f"loss a < c 8 -0.500 [-0.500, -0.500] {p} as predicted".split()]
-    # Other differences have no p, so that none has two.
-    rows = printed(*folders, "--plan", plan, "--measure", "heads", "--baseline", "c")
-    assert rows[0] == "arm n heads difference [95 %] from symmetry directionality".split()
-    assert rows[4] == "a 8 0.345 +0.300 [+0.300, +0.300] c 0.54 -0.20".split()
 
 
 def test_a_test_without_runs_counts_in_the_family_and_unfinished_runs_do_not_count(tmp_path):
@@ -95,10 +90,10 @@ def test_a_test_without_runs_counts_in_the_family_and_unfinished_runs_do_not_cou
     unfinished = [f"c-{seed}" for seed in range(1, 9)] + ["b-8"]
     said, *rows = printed(*write_arms(tmp_path, "abc", unfinished=unfinished), "--plan", plan)
     assert " ".join(said) == "These have not finished, and are left out: c 1, c 2, c 3, c 4, c 5, c 6, c 7, c 8, b 8"
-    assert [row[:2] for row in rows[1:3]] == [["b", "7"], ["a", "8"]]
-    assert rows[4] == "symmetry a > b 7 +0.400 [+0.400, +0.400] 0.062 not shown".split()  # 4 times 2 / 2^7
-    assert rows[5] == "symmetry a > d 0 no pairs 1 too few pairs".split()
-    assert rows[7] == "symmetry a - b > b - a 7 +0.800 [+0.800, +0.800] 0.062 not shown".split()
+    assert [row[:2] for row in rows[1:4]] == [["c", "0"], ["b", "7"], ["a", "8"]]
+    assert rows[5] == "symmetry a > b 7 +0.400 [+0.400, +0.400] 0.062 not shown".split()  # 4 times 2 / 2^7
+    assert rows[6] == "symmetry a > d 0 no pairs 1 too few pairs".split()
+    assert rows[8] == "symmetry a - b > b - a 7 +0.800 [+0.800, +0.800] 0.062 not shown".split()
 
 
 @pytest.mark.parametrize("changes, n_seeds, words", [
@@ -119,13 +114,3 @@ def test_a_file_of_another_name_has_no_plan_unless_it_is_given(tmp_path):
     assert not run(folder, "--csv", tmp_path / "stuck.csv")
     assert "config/plans/stuck.py is another plan" in run(tmp_path / "stuck.csv")
     assert "masks.py has no arm learned" in run(folder, "--plan", ROOT / "config/plans/masks.py")
-
-
-def test_scores_of_different_tasks_are_compared_and_arms_that_lack_one_are_left_out(tmp_path):
-    path = ROOT / "data/results/csv/positions.csv"
-    lines = printed(path, "--measure", "positions_1")
-    assert [line[0] for line in lines[1:3]] == ["untied", "untied_causal"] and lines[3][0] == "n:"
-    assert "the runs of decoder have no positions_1" in run(path, "--measure", "positions_1", "--baseline", "decoder")
-    folders = write_arms(tmp_path, "ab", dict(b=dict(causal=True)))
-    of_b = printed(*folders, "--measure", "heads", "--all")[2]
-    assert of_b[4:] == "0.345 +0.000 [+0.000, +0.000] a 8 0.14 -0.20".split()  # no updates saved

@@ -140,8 +140,8 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
     assert lines[1] == '# config of fast {"n_layer": 2, "init": "symmetric"}'
     expected = dict(arm="random", seed="1", step="100", train_loss="", val_loss="2.9100", symmetry="0.0750",
-                    directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_0="0.0500", symmetry_1="0.1000",
-                    directionality_1="-0.0500", chance="0.1500", chance_1="0.2000", heads_1="-1.0000", symmetry_2="")
+                    directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_1="0.1000", symmetry_2="",
+                    chance="0.1500", heads_1="-1.0000")
     rows = list(csv.DictReader(lines[5:]))
     assert len(rows) == 19 * 11 and expected.items() <= rows[7 * 11 + 1].items()
     first = printed(*folders, "--by_layer")
@@ -157,16 +157,6 @@ def test_only_pairs_of_one_seed_are_compared_and_a_file_names_every_version_that
     assert of_b[2:6] == ["4.500", "+1.800", "a", "1"]  # the difference of seed 2 alone
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
     assert [arm.origin["commit"] for arm in comparison.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
-
-
-def test_where_a_run_has_not_finished_all_are_compared_at_the_last_step_that_they_have(tmp_path, drawn):
-    folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "a-2", FALL[:5], 2, STEPS[:5])]
-    folders += [write_run(tmp_path / f"b-{seed}", FALL[:7] + 1, seed, STEPS[:7], init="symmetric") for seed in (1, 2)]
-    said, _, *rows = printed(*folders, "--all", "--plot", tmp_path / "p.png")
-    assert " ".join(said) == "All runs are shown at step 400, because these have not finished: a 2, b 1, b 2"
-    assert rows[0][:4] == ["a", "2", "2.600", "baseline"]
-    assert rows[1][:7] == ["b", "2", "3.600", "+1.000", "a", "2", "not"]
-    assert [len(line.get_xdata()) for line in drawn[0].axes[0].lines] == [5, 5]
 
 
 @pytest.mark.parametrize("argv, words", [
@@ -201,6 +191,8 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
     *rows, first, last = printed(*folders, "--all")[1:9]
     assert all(reason in " ".join(row) and "baseline" in row for row, reason in zip(rows, others, strict=True))
     assert "baseline" in first and "+1.000" in last
+    rows = printed(*folders, "--measure", "symmetry")[1:9]  # a score means the same in all tasks
+    assert ["baseline" in row for row in rows] == [True] + 7 * [False]
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or (ROOT / ".git/shallow").exists(), reason="no whole history")
@@ -213,7 +205,7 @@ def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_h
             assert set(arm.origin["commit"]) <= set(history), f"{path.name}: {arm.name}"
 
 
-# ---- layers ------------------------------------------------------------------------------------------------------
+# ---- layers and figures ------------------------------------------------------------------------------------------
 
 
 def of_positions(i, layer):
@@ -227,31 +219,24 @@ def of_positions(i, layer):
     return rows
 
 
-UNTIED = dict(scores=of_positions, n_head=2, positions="untied")
-
-
-def test_a_run_records_its_layers_its_heads_and_its_positions(tmp_path, drawn):
-    expected = dict(symmetry=0.2, chance=0.2, positions=0.6, positions_chance=0.04, positions_heads=0.4, highest_head=0.3,
-                    heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3)
-    printed(write_run(tmp_path / "a-1", **UNTIED), "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
-    for arm in records.read_run(tmp_path / "a-1"), *records.read_comparison(tmp_path / "c.csv"):
-        assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
+def test_a_run_is_shown_by_layer_with_its_heads_and_its_positions_at_the_last_step_that_all_have(tmp_path, drawn):
+    untied = write_run(tmp_path / "a-1", scores=of_positions, n_head=2, positions="untied")
+    folders = [untied, write_run(tmp_path / "b-1"), write_run(tmp_path / "b-2", FALL[:8] + 1, 2, STEPS[:8])]
+    said, *lines = printed(*folders, "--by_layer")
+    assert " ".join(said) == "All runs are shown at step 700, because these have not finished: b 2"
+    assert lines[0] == ["at", "step", "700", "loss", *comparison.BY_LAYER]
+    assert lines[1] == "a 0 2.300 0.10 0.20 -0.10 -0.10 0.20 0.50 0.50 0.03".split()
+    assert lines[2] == "1 0.30 0.20 -0.10 0.10 0.40 0.60 0.70 0.05".split()
+    assert lines[3] == "b 0 2.800 0.35 0.10 -0.35 -1.00 -1.00 0.50".split()  # a mean of steps 0 to 7 would be lower
+    expected = dict(symmetry=0.2, chance=0.2, positions=0.6, positions_chance=0.04, positions_heads=0.4,
+                    heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3, highest_head=0.3)
+    printed(untied, "--plot", tmp_path / "p.png")
+    arm = records.read_run(untied)
+    assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
     panels = {axis.get_title(loc="left"): axis.lines for axis in drawn[0].axes}
     np.testing.assert_allclose(panels["loss [nats/token]"][1].get_ydata(), FALL)
     ends = [line.get_ydata()[-1] for line in panels["symmetry of positions"][:4]]
     assert ends == pytest.approx([0.5, 0.03, 0.7, 0.05])  # of each layer, and its chance
-
-
-def test_runs_of_one_seed_are_shown_by_layer(tmp_path):
-    folders = [write_run(tmp_path / "a-1", **UNTIED), write_run(tmp_path / "b-1", FALL[:8], steps=STEPS[:8], init="skew")]
-    _, *lines = printed(*folders)
-    assert lines[0] == ["at", "step", "700", "loss", *comparison.BY_LAYER]
-    assert lines[1] == "a 0 2.300 0.10 0.20 -0.10 -0.10 0.20 0.50 0.50 0.03".split()
-    assert lines[2] == "1 0.30 0.20 -0.10 0.10 0.40 0.60 0.70 0.05".split()
-    assert lines[3] == "b 0 2.300 0.35 0.10 -0.35 -1.00 -1.00 0.50".split()  # a mean of steps 0 to 7 would be lower
-
-
-# ---- figures -----------------------------------------------------------------------------------------------------
 
 
 def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_path, drawn):

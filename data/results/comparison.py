@@ -89,7 +89,8 @@ def pool(paths):
 def add_runs(arm, more):
     """Returns an Arm with the runs of both. Raises RunError if they are two arms, or have a seed in common."""
     for key in differing_keys([arm.config, more.config]):
-        require(key in FREE, f"two runs called {arm.name} differ in {key}: {more.config.get(key)}, {arm.config.get(key)}")
+        both = f"{more.config.get(key)}, {arm.config.get(key)}"
+        require(key in FREE, f"two runs called {arm.name} differ in {key}: {both}")
     for seed in more.seeds():
         require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
     origin = {key: sorted({*texts, *more.origin.get(key, ["unknown"])}) for key, texts in arm.origin.items()}
@@ -107,9 +108,7 @@ def at_one_time(arms, planned):
     if planned:
         print(f"These have not finished, and are left out: {unfinished}")
         finished = {name: arm.table.drop(index=arm.unfinished(), level="seed") for name, arm in arms.items()}
-        arms = {name: arms[name]._replace(table=table) for name, table in finished.items() if len(table)}
-        require(arms, "no run has finished, so no test was done: --all shows them as they are")
-        return arms, "at the end"
+        return {name: arms[name]._replace(table=table) for name, table in finished.items()}, "at the end"
     curves = [arm.curves(measure).dropna() for arm in arms.values() for measure in ("loss", "symmetry")]
     step = pandas.concat(curves, axis="columns", join="inner").index.max()  # all have step 0
     print(f"All runs are shown at step {step:,}, because these have not finished: {unfinished}")
