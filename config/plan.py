@@ -48,11 +48,10 @@ def read_plan(path):
         test = f"{path}: planned test of {measure}, {left} {direction} {right}"
         lefts, rights = left.split(" - "), right.split(" - ")
         if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
-            raise ConfigError(f"{test}: expected '>' or '<' between arms, or differences 'arm - arm', of "
-                              f"{', '.join(plan.arms)}")
+            raise ConfigError(f"{test}: expected '>' or '<' between two arms, or two differences 'arm - arm'")
         keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in lefts + rights])
         if measure == "loss" and keys:
-            raise ConfigError(f"{test}: expected losses of one task, and these arms differ in {', '.join(keys)}")
+            raise ConfigError(f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
     return plan
 
 
@@ -72,7 +71,6 @@ def differing_keys(configs):
 def commands(path, for_all):
     """Gives the lines that main prints. for_all: keys of all runs. Raises ConfigError if one of them is wrong."""
     plan = read_plan(path)
-    # Every run has a seed and a folder of its own.
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", *differing_keys(list(plan.arms.values()))}
     if wrong:
         raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")

@@ -33,11 +33,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
 
 
 def report_runs(args):
-    """
-    Prints what `analyze.py --runs` asks for, and writes its --csv and --plot.
-
-    Raises RunError or ConfigError, in one line, if a run, a plan or an option is wrong.
-    """
+    """Prints what `analyze.py --runs` asks for, and writes its --csv and --plot. Raises RunError or ConfigError."""
     arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
     if plan:
         require_runs_of(plan, arms)
