@@ -59,7 +59,7 @@ def write_arms(folder, names="abcd", unfinished=()):
         loss, symmetry, heads = np.add(ends[name], seed / 100)
 
         def scores(i, layer):
-            of_layer = i * (symmetry - 0.1 + 0.2 * layer)  # 0 at step 0, and at the end the median is the symmetry
+            of_layer = i * (symmetry - 0.1 + 0.2 * layer)  # at the end the median is the symmetry
             return [("wqk", layer, "", of_layer, -0.2, "", "", ""), ("wqk", layer, 0, i * heads, -0.2, "", "", "")]
 
         steps = [0] if f"{name}-{seed}" in unfinished else [0, 1000]

@@ -83,7 +83,7 @@ def growing(i, layer):
 
 
 def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, lengths=(), commit="c1", **changes):
-    """A run of config/tiny.py with 1,000 steps and one head, and with the given validation losses and scores."""
+    """A run of config/tiny.py with 1,000 steps and one head, with these losses and scores."""
     config = vars(load([])) | dict(max_iters=1000, n_head=1, seed=seed, out_dir=str(folder)) | changes
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
     of_run = dict(config=config, data=data, n_params=1, origin=dict(commit=commit), lengths=list(lengths))
@@ -141,7 +141,7 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
                     directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_1="0.1000", symmetry_2="",
                     chance="0.1500", heads_1="-1.0000")
     rows = list(csv.DictReader(lines[5:]))
-    assert len(rows) == 19 * 11 and expected.items() <= rows[7 * 11 + 1].items()  # six runs of fast, one of null
+    assert len(rows) == 19 * 11 and expected.items() <= rows[7 * 11 + 1].items()
     first = printed(*folders, "--by_layer")
     shutil.rmtree(tmp_path / "runs")
     assert printed(path, "--csv", again, "--by_layer") == first and again.read_text() == path.read_text()
@@ -218,7 +218,7 @@ def of_positions(i, layer):
     return rows
 
 
-def test_a_run_is_shown_by_layer_with_its_heads_and_its_positions_at_the_last_step_that_all_have(tmp_path, drawn):
+def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_have(tmp_path, drawn):
     untied = write_run(tmp_path / "a-1", scores=of_positions, n_head=2, positions="untied")
     folders = [untied, write_run(tmp_path / "b-1"), write_run(tmp_path / "b-2", FALL[:8] + 1, 2, STEPS[:8])]
     said, *lines = printed(*folders, "--by_layer")

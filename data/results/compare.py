@@ -72,7 +72,7 @@ def holm(ps):
 
 
 def of_differences(differences):
-    """Returns the number of differences, their mean, its interval and p: a dict of numbers. Without any p is 1."""
+    """Returns the number of differences, their mean, its interval and p: a dict. Without any p is 1."""
     differences = pandas.Series(differences, dtype=float).dropna().to_numpy()  # a run may lack the measure
     if len(differences) == 0:
         return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=1)

@@ -33,7 +33,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
 
 
 def report_runs(args):
-    """Prints what `analyze.py --runs` asks for, and writes its --csv and --plot. Raises RunError or ConfigError."""
+    """Prints what `analyze.py --runs` asks for, and writes its --csv and --plot."""
     arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
     if plan:
         require_runs_of(plan, arms)
@@ -63,8 +63,8 @@ def report_runs(args):
 
         first, *others = arms.values()
         if others or len(first.seeds()) > 1:
-            is_one_task = not task_keys(arms)  # losses of different tasks are not compared
-            curves.plot_runs(arms, args.plot, [name for name in ("loss", *tested) if name != "loss" or is_one_task])
+            hidden = {"loss"} if task_keys(arms) else {}  # losses of different tasks are not compared
+            curves.plot_runs(arms, args.plot, [name for name in ("loss", *tested) if name not in hidden])
         else:
             curves.plot_run(first, args.plot)
     for table in tables:
@@ -83,7 +83,7 @@ def pool(paths):
 
 
 def add_runs(arm, more):
-    """Returns an Arm with the runs of both. Raises RunError if they are two arms, or have a seed in common."""
+    """Returns an Arm with the runs of both. Raises RunError if they are not of one arm."""
     for key in differing_keys([arm.config, more.config]):
         both = f"{more.config.get(key)}, {arm.config.get(key)}"
         require(key in FREE, f"two runs called {arm.name} differ in {key}: {both}")

@@ -26,7 +26,7 @@ DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV
 
 
 class Arm(NamedTuple):
-    """Runs of train.py, finished or not, that differ only in their seed: one, or those of a comparison."""
+    """Runs of train.py, finished or not, that differ only in their seed."""
 
     name: str
     config: dict  # its configuration and its corpus
@@ -44,7 +44,7 @@ class Arm(NamedTuple):
         return self.table.reindex(columns=[column])[column]
 
     def curves(self, measure):
-        """Returns a measure at those steps that have it: a DataFrame (S, seeds), empty if it is newer than the runs."""
+        """Returns a measure at those steps that have it: a DataFrame (S, seeds), or an empty one."""
         return self.values(measure).unstack("seed").dropna(how="all")
 
     def at_end(self, measure):
@@ -105,7 +105,7 @@ def read_run(folder):
 
 
 def make_arm(name, found, table):
-    """Returns an Arm. found: {key: value} of its configuration, its corpus and its origin, maybe of older code."""
+    """Returns an Arm. found: its configuration, its corpus and its origin, maybe of older code."""
     config = vars(TrainConfig()) | {key: value for key, value in found.items() if (key, value) not in GONE.items()}
     origin = {key: config.pop(key) for key in ORIGIN if key in config}
     return Arm(name, config, origin, table)
@@ -138,7 +138,7 @@ def write_comparison(path, arms):
 
 
 def read_comparison(path):
-    """Returns the arms in a file of write_comparison. Raises RunError if there is no such file, or it is none."""
+    """Returns the arms in a file of write_comparison. Raises RunError if it is none."""
     require(Path(path).exists(), f"there is no file or folder {path}")
     text = Path(path).read_text()
     comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", text, re.MULTILINE)

@@ -118,7 +118,7 @@ def log_line(row, max_iters, symmetries, share):
 
 
 def table_of_ends(arm):
-    """Returns the first and the last scores of every layer of an Arm of one run, and its last loss, as a text."""
+    """Returns the first and the last scores of every layer of a run, an Arm, and its last loss, as a text."""
     scores = [score for score in ("symmetry", "heads", "directionality", "positions") if len(arm.curves(score))]
     lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
     for layer in range(arm.layers("symmetry").shape[1]):
