@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
@@ -198,3 +199,12 @@ def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table_and_samples(cfg, mon
     symmetry = scores(cfg).query("layer == 1 and head.isna()").symmetry.tolist()
     assert f"\n    1{symmetry[0]:17.2f}{symmetry[-1]:8.2f} " in said
     assert f"validation loss {log(cfg).val_loss[3]:.4f}" in said and "validation text" in said
+
+
+def test_a_deterministic_run_asks_torch_and_cublas_for_it(cfg, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    try:
+        train.find_place(replace(cfg, deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
