@@ -31,6 +31,7 @@ POSITIVE = "more than 0", lambda x: 0 < x < math.inf  # nan is neither
 FROM_ZERO = "0 or more", lambda x: 0 <= x < math.inf
 SHARE = "0 to 1", lambda x: 0 <= x <= 1
 BELOW_1 = "0 to below 1", lambda x: 0 <= x < 1
+SEED = "0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 BOOL = "True | False", lambda x: True
 NAME = "not empty", lambda x: x.strip() != ""
 STD = "more than 0 | init_std | linear", lambda x: x in ("init_std", "linear") or type(x) is float and 0 < x < math.inf
@@ -85,7 +86,7 @@ class TrainConfig:
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "steps between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", NAME)
-    seed: int = key(1, "of weights, data order, masks and dropout", FROM_ZERO)
+    seed: int = key(1, "of weights, data order, masks and dropout", SEED)
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's", NAME)
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
     dtype: str = key("float32", "of products; auto: 16 bits on a GPU", one_of("auto", "float32", "bfloat16", "float16"))
