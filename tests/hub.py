@@ -1,15 +1,13 @@
-"""A stand-in for the Hugging Face Hub on 127.0.0.1 that the installed huggingface_hub client talks to, with faults.
+"""A stand-in for the Hugging Face Hub on 127.0.0.1 that the installed huggingface_hub client talks to.
 
     def test_x(hub):  # the fixture; HF_HOME lies in tmp_path
         hub.add("org/name", {"config.json": b"{}", "model.safetensors": data})   # -> its commit
-        hub.faults["model.safetensors"] = "cut"             # the next range of that file ends in the middle
         ...
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
 
 Like the Hub it answers /api/models/ID[/revision/REV] and /ID/resolve/REV/FILE. It redirects weight files to a second
 host, the CDN, where it serves byte ranges: itself by another name. A dataset is a repository whose name begins with
-datasets/, as in its addresses; of these it also answers ID/tree/REV. Faults are "cut", half the body and then the end
-of the connection, and "shifted", another range than was asked for. With hub.ranges = False every file is sent whole.
+datasets/, as in its addresses; of these it also answers ID/tree/REV. With hub.ranges = False every file is sent whole.
 """
 
 import hashlib
@@ -49,21 +47,14 @@ class Handler(BaseHTTPRequestHandler):
             status, headers, body = self.route(path)
         except Refused as e:
             status, code = e.args
-            headers, body = {"X-Error-Code": code, "X-Error-Message": code}, b""
-        fault = self.hub.faults.pop(file, "") if status in (200, 206) and self.command == "GET" else ""
-        if fault == "shifted":
-            headers["Content-Range"] = headers["Content-Range"].replace("bytes ", "bytes 1")
+            headers, body = {"X-Error-Code": code}, b""
         self.send_response(status)
         for name, value in {"Content-Length": len(body), **headers}.items():
             self.send_header(name, str(value))
         self.end_headers()
         if self.command == "GET":
-            body = body[: len(body) // 2] if fault == "cut" else body
-            for first in range(0, len(body), 1 << 20):
-                piece = body[first : first + (1 << 20)]
-                self.entry.sent += len(piece)  # before the bytes leave: a test may ask as soon as the last one is there
-                self.wfile.write(piece)  # OSError: the client has hung up
-        self.close_connection |= bool(fault)
+            self.entry.sent = len(body)  # before the bytes leave: a test may ask as soon as the last one is there
+            self.wfile.write(body)  # OSError: the client has hung up
 
     do_HEAD = do_GET
 
@@ -79,10 +70,8 @@ class Handler(BaseHTTPRequestHandler):
         """-> the repository and the commit."""
         repo = self.hub.repos.get(name)
         if repo is None:
-            raise Refused(404 if "authorization" in self.entry.headers else 401, "RepoNotFound")
+            raise Refused(404, "RepoNotFound")
         commit = repo.branches.get(revision or "main", revision)
-        if commit not in repo.files:
-            raise Refused(404, "RevisionNotFound")
         return repo, commit
 
     def info(self, name: str, revision: str):
@@ -99,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
         repo, commit = self.find(name, revision)
         token = self.entry.headers.get("authorization", "").removeprefix("Bearer ")
         if self.entry.host == "hub" and repo.gated not in ("", token):
-            raise Refused(403 if token else 401, "GatedRepo")
+            raise Refused(401, "GatedRepo")
         if file not in repo.files[commit]:
             raise Refused(404, "EntryNotFound")
         content = repo.files[commit][file]
@@ -108,10 +97,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.entry.host == "hub" and file.endswith((".safetensors", ".bin")):
             linked = {"X-Linked-Size": size, "X-Linked-ETag": etag, "Location": self.hub.cdn_url + self.path}
             return 302, headers | linked, b""
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.entry.headers.get("range", ""))
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.entry.headers.get("range", ""))
         if not asked or not self.hub.ranges:
             return 200, headers, content
-        start, end = int(asked[1]), min(size, int(asked[2] or size) + 1)
+        start, end = int(asked[1]), min(size, int(asked[2]) + 1)
         return 206, headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}, content[start:end]
 
 
@@ -134,8 +123,6 @@ class Hub:
     def __init__(self):
         self.repos: dict[str, SimpleNamespace] = {}
         self.log: list[SimpleNamespace] = []  # requests, with the bytes of body that were sent
-        self.waits: list[float] = []  # seconds that the client would have waited between its tries
-        self.faults: dict[str, str] = {}  # of the next answer with bytes of a file
         self.ranges = True
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.hub = self
@@ -163,7 +150,6 @@ class Hub:
 def hub(monkeypatch, tmp_path):
     """A running Hub; the client of this process, and of those it starts, talks to it and caches under tmp_path."""
     from huggingface_hub import close_session, constants
-    from analyze.data.pretrained import hub as client
 
     hub, home = Hub(), tmp_path / "hf"
     for name in [name for name in os.environ if name.startswith("HF_") or name.lower().endswith("_proxy")]:
@@ -176,7 +162,6 @@ def hub(monkeypatch, tmp_path):
         "HF_STORED_TOKENS_PATH": str(home / "tokens"), "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_TELEMETRY": True,
     }.items():
         monkeypatch.setattr(constants, name, value)
-    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=hub.waits.append))
     close_session()  # its connections lead to the server of another test
     yield hub
     close_session()
