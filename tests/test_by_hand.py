@@ -28,10 +28,6 @@ def separate(numbers=(0, 1), path="b"):
     return named(f"{path}.{{i}}.wq.weight", q, numbers) | named(f"{path}.{{i}}.wk.weight", k, numbers)
 
 
-def words_for(path):
-    return dict(q=f"{path}.{{i}}.wq.weight", k=f"{path}.{{i}}.wk.weight")
-
-
 def stacked(*parts):
     """One tensor (rows, C) for each layer, which holds these parts (L, heads, D, C) one below the other."""
     return torch.cat([part.flatten(1, 2) for part in parts], 1)
@@ -49,27 +45,16 @@ HEADS = dict(q="b.{i}.heads.{h}.query.weight", k="b.{i}.heads.{h}.key.weight")
 HYBRID = {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2}
 TOWERS = {"text_config": {"num_hidden_layers": 2, "num_attention_heads": H, "head_dim": D},
           "vision_config": {"num_hidden_layers": 3, "num_attention_heads": 2, **HYBRID}}
-VISION = {"text_config": TOWERS["vision_config"], "vision_config": TOWERS["text_config"]}
 SCORED = [  # tensors, words beside WORDS, the config.json, numbers of the layers, a note
     (separate(), {}, None, [0, 1], ""), (separate([1, 2]), {}, None, [1, 2], ""),
-    (separate(), {}, {"num_hidden_layers": 2, "n_head": 4, "hidden_size": 20}, [0, 1], ""),
-    (separate(), dict(heads=[H, HKV]), {"text_config": {"n_layer": 2, "head_dim": D}}, [0, 1], ""),
-    (separate(), {}, {"depths": [3, 6], "num_heads": [5, 8]}, [0, 1], ""),  # of stages: they are not compared
     # The numbers of one tower are not compared with those of another.
-    (separate(path="language_model.b"), words_for("language_model.b"), TOWERS, [0, 1], ""),
-    (separate(path="vision_tower.b"), words_for("vision_tower.b"), VISION, [0, 1], ""),
-    (separate(path="visual.b"), words_for("visual.b"), {"text_config": HYBRID | {"n_head": 9}}, [0, 1], ""),
-    (separate(path="audio_tower.b"), words_for("audio_tower.b"), {"vision_config": {}, "n_head": 9}, [0, 1], ""),
-    (separate(path="decoder.b"), words_for("decoder.b"), {"encoder_layers": 3, "decoder_layers": 2}, [0, 1], ""),
-    (separate([1, 3]), {}, HYBRID, [1, 3], ""),
+    (separate(path="language_model.b"), dict(q="language_model.b.{i}.wq.weight", k="language_model.b.{i}.wk.weight"),
+     TOWERS, [0, 1], ""),
     # The others have no softmax, though they have weights of these names.
     (separate([0, 2]) | separate([1, 3]), {}, HYBRID, [1, 3], "2 layers without softmax are left out"),
     (separate([0, 2]), dict(layers=2), None, [0, 2], ""),  # x-transformers, whose layer 1 has no attention
-    (separate([0, 2]) | named(WORDS["q"], Q.flatten(1, 2), [1, 3]), {},
-     {"num_hidden_layers": 4, "use_cla": True, "cla_share_factor": 2}, [0, 2], "2 layers with the keys of an earlier"),
     (separate(path="b.0") | separate(path="b.1"), dict(q="b.0.{i}.wq.weight", k="b.0.{i}.wk.weight"), None, [0, 1],
      "2 other tensors, as b.1.0.wq.weight, are not scored"),
-    ({name: weight[..., None] for name, weight in separate().items()}, {}, None, [0, 1], ""),  # Conv1d of kernel 1
     (head_by_head(), HEADS, None, [0, 1], ""),
     (named("b.{i}.to_q", stacked(Q)) | named("b.{i}.to_kv", stacked(K, V)),
      dict(q="b.{i}.to_q", k="b.{i}.to_kv", order="kv"), None, [0, 1], ""),
@@ -106,8 +91,6 @@ def test_heads_that_grow_with_the_layer_are_cut_by_the_lists_of_the_config(confi
     for (i, w_q, w_k), (n_head, n_kv_head) in zip(found, numbers):
         assert torch.equal(w_q.mT.flatten(0, 1), tensors[f"b.{i}.wq.weight"]) and len(w_q) == n_head
         assert torch.equal(w_k.mT.flatten(0, 1), tensors[f"b.{i}.wk.weight"]) and len(w_k) == n_kv_head
-    with pytest.raises(CheckpointError, match="have different shapes|do not fit"):
-        heads_of(tensors, {}, {})
 
 
 # ---- what is not scored in silence -------------------------------------------------------------------------------
@@ -115,53 +98,40 @@ def test_heads_that_grow_with_the_layer_are_cut_by_the_lists_of_the_config(confi
 
 GROWN = named(WORDS["q"], [torch.ones(20, C), torch.ones(40, C)])
 GROWN |= named(WORDS["k"], [torch.ones(10, C), torch.ones(20, C)])
-STEPS = dict(qkv="depformer.layers.{i}.self_attn.in_proj_weight", heads=4)
 REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (separate(), dict(k=WORDS["q"]), None, "cannot be both q and k: .* order qk"),
-    (separate(), dict(q=None), None, "name q and k"),
-    (separate(), dict(q=None, k=None, heads=None, order="qk"), None, "heads, order, layers, transposed go with"),
     (separate(), dict(heads=None), None, "heads = None"),
     (separate(), dict(q="wq"), None, "{i} has to stand once"),
-    (separate(), dict(q="b.{i}.{h}.wq"), None, "{h} counts heads, and stands once in q and once in k"),
-    (separate(), dict(order="qk"), None, "order = qk, expected"),
     (separate(), dict(FUSED, order="qqk"), None, "order = qqk, expected"),
     (separate(), dict(q="a.{i}.q"), None, "nothing matches a.{i}.q: there are b.{i}.wk"),
     # What lies beside the weights, as for a model of the table; and a wrapped weight is no way around.
     (separate() | {"b.1.wq.lora_A.weight": torch.ones(3)}, {}, None, "may change it.*merge_and_unload.*remove_param"),
     (named("a.{i}.theta", Q.flatten(1, 2)) | named("a.{i}.phi", K.flatten(1, 2)) | {"a.1.theta_x": torch.ones(3)},
      dict(q="a.{i}.theta", k="a.{i}.phi"), None, "a.1.theta_x .*may change it"),
-    (head_by_head() | {"b.1.heads.2.adapter": torch.ones(3)}, HEADS, None, "may change it"),
-    *[(named(FUSED["qkv"], stacked(Q, K, V)) | {f"h.1.attn.{name}": torch.ones(3)}, FUSED, None, "may change it")
-      for name in ("qkv_dwconv.weight", "attn.lora_A.weight", "bias_adapter")],
+    (named(FUSED["qkv"], stacked(Q, K, V)) | {"h.1.attn.attn.lora_A.weight": torch.ones(3)}, FUSED, None,
+     "may change it"),
     (named("h.{i}.attn.in_proj_weight_orig", stacked(Q, K, V)), dict(FUSED, qkv="h.{i}.attn.in_proj_weight_orig"), None,
      "may change it"),
     # What is missing or double, and other numbers in the config
     (separate() | separate(["01"]), {}, None, "b.01.wq.weight have the same number|b.1.wq.weight have the same"),
     (separate([0, 2]), {}, None, "of layer 1 missing: get all files.*--layers N"),
-    (separate([2, 3]), {}, None, "of layer 1 missing"),
     (separate([0, 2]), dict(layers=3), None, "2 layers match, and 3 have attention by your words"),
-    (separate(), {}, {"num_hidden_layers": 4}, "of layer 2, 3 missing"),
     (separate(), {}, {"num_hidden_layers": 1}, "weights of layer 1 as well"),
     # As q_proj of Qwen3-Next, which holds each head and its gate: they are no heads.
     (separate(), {}, {"num_attention_heads": 2, "linear_num_value_heads": 4}, "4 heads by your words, and .2. in conf"),
-    (separate(path="visual.b"), words_for("visual.b"), TOWERS, "4 heads by your words|missing"),
-    (separate(path="decoder.b"), words_for("decoder.b"), {"encoder_layers": 2, "decoder_layers": 3}, "layer 2 missing"),
+    (separate(path="decoder.b"), dict(q="decoder.b.{i}.wq.weight", k="decoder.b.{i}.wk.weight"),
+     {"encoder_layers": 2, "decoder_layers": 3}, "layer 2 missing"),
     # As in_proj_qk, which holds both.
     (named(WORDS["q"], stacked(Q, Q)) | named(WORDS["k"], stacked(K, K)), {}, {"hidden_size": 20},
      "10 dimensions of a head by your words, and .5. in config.json.*--qkv and its --order"),
-    (separate(), {}, {"hidden_size": 20, "head_dim": 4}, "5 dimensions of a head by your words, and .4."),
     (GROWN, {}, {"num_hidden_layers": 2, "n_head": 4}, "different shapes"),  # each layer is checked
     (separate() | {"b.1.wk.weight": torch.ones(20, C)}, {}, None, "do not fit"),
-    *[(named(FUSED["qkv"], torch.ones(2, 12, 36).mT if turned else torch.ones(2, 12, 36)),
-       dict(FUSED, heads=4, transposed=turned), None, f"{way} --transposed")
-      for turned, way in ((False, "add"), (True, "leave out"))],
+    (named(FUSED["qkv"], torch.ones(2, 12, 36)), dict(FUSED, heads=4), None, "add --transposed"),
     (head_by_head(), dict(HEADS, heads=4), None, "6 tensors are not 4 heads of q, and 4 of k"),
     ({name: weight[..., None].repeat(1, 1, 3) for name, weight in separate().items()}, {}, None,
      "expected weights of two dimensions, .*of kernel 1"),  # nor (H, C, D), as in TransformerLens
-    # The steps of Moshi's depformer, which has weights for each codebook.
-    (named(STEPS["qkv"], torch.ones(2, 8 * 3 * C, C)), STEPS, None, "step"),
-    ({f"d.{i}.attn.in_projs.{step}.weight": torch.ones(3 * C, C) for i in range(2) for step in range(8)},
-     dict(qkv="d.{i}.attn.in_projs.0.weight", heads=4), None, "may change it"),
+    # It has weights for each codebook.
+    (separate(), dict(FUSED, qkv="depformer.layers.{i}.self_attn.in_proj_weight"), None, "step of Moshi's depformer"),
 ]
 
 
@@ -174,12 +144,9 @@ def test_what_does_not_name_all_of_the_queries_and_keys_is_refused(tensors, word
 # ---- a refusal names the words to try ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("q, k", [
-    ("encoder.blocks.{i}.attn.query.weight", "key"), ("d.{i}.attn1.to_q.weight", "to_k")])
-def test_the_flags_of_a_refusal_score_the_model(q, k):
-    k = q.replace(q.split(".")[-2], k)
+def test_the_flags_of_a_refusal_score_the_model():
+    q, k = "d.{i}.attn1.to_q.weight", "d.{i}.attn1.to_k.weight"
     tensors = named(q, Q.flatten(1, 2)) | named(k, K.flatten(1, 2))
-    tensors |= {f"d.{i}.crossattention.to_{x}.weight": torch.ones(C, C) for i in range(2) for x in "qk"}
     config = dict(model_type="strange", num_attention_heads=H, num_key_value_heads=HKV)
     line = one_line(lambda: find_stacks(config, {name: weight.shape for name, weight in tensors.items()}))
     assert "'strange' is not known" in line
