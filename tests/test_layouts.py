@@ -165,8 +165,7 @@ def run(model, attention, reads, n, t):
 def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, tmp_path):
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
-    found, notes = find_stacks(config, shapes(tensors))
-    assert "its decoder encoder has no queries and keys here" not in notes  # mBART, the decoder of another model
+    found, _ = find_stacks(config, shapes(tensors))
     layers = {(stack.name, layer.index): layer.heads(tensors) for stack in found for layer in stack.layers}
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
         model.set_submodule(path, torch.nn.Identity())
@@ -230,7 +229,7 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    # Of git and so on, whose config they share; other names of a T5Gemma's sides; and those in test_neighbours.py.
+    # Of git and so on, whose config they share; other names of a T5Gemma's sides; and those of test_checkpoint.py.
     proven = {"git_text", "cohere_asr_text", "idefics_text", "t5gemma_encoder", "t5gemma_decoder", "nanogpt",
               "nanochat-checkpoint", "train.py-checkpoint", *OTHER_TYPES}
     for kind, config, *_ in (param.values for param in CASES):
@@ -259,10 +258,8 @@ def test_usual_sizes_are_those_of_the_class(kind):
 
 
 OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, replacement
-    "gpt2": (r"^transformer\.", ""), "roberta": (r"^", "wrapped."), "bart": (r"^model\.", ""),
-    "vit_mae": (r"decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),
-    "llava": (r"(vision_tower)\.", r"\1.vision_model."),
-    "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
+    "gpt2": (r"^transformer\.", ""), "vit_mae": (r"decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),
+    "llava_next": (r"^language_model\.model\.", "model.language_model."),
 }
 OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
 
