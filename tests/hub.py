@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.entry.headers.get("range", ""))
         if not asked or not self.hub.ranges:
             return 200, headers, content
-        start, end = int(asked[1]), min(size, int(asked[2]) + 1)
+        start, end = int(asked[1]) + self.hub.shift, min(size, int(asked[2]) + 1)
         return 206, headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}, content[start:end]
 
 
@@ -124,6 +124,7 @@ class Hub:
         self.repos: dict[str, SimpleNamespace] = {}
         self.log: list[SimpleNamespace] = []  # requests, with the bytes of body that were sent
         self.ranges = True
+        self.shift = 0  # by how many bytes every range begins later than was asked for
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.hub = self
         self.server.handle_error = lambda *_: None  # a client that hangs up

@@ -70,9 +70,10 @@ def test_cached_files_are_read_without_the_hub(hub, monkeypatch, capsys, offline
     assert "org/toy: the Hub is out of reach" in capsys.readouterr().err
 
 
-def test_a_host_without_byte_ranges_is_refused(hub):
+@pytest.mark.parametrize("ranges, shift", [(False, 0), (True, 1)])
+def test_a_host_that_does_not_send_the_range_asked_for_is_refused(hub, ranges, shift):
     hub.add("org/toy", SINGLE)
-    hub.ranges = False
+    hub.ranges, hub.shift = ranges, shift
     assert "does not serve byte ranges" in refusal("org/toy")
 
 
