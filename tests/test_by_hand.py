@@ -51,7 +51,7 @@ SCORED = [  # tensors, words beside WORDS, the config.json, numbers of the layer
     (separate(path="language_model.b"), dict(q="language_model.b.{i}.wq.weight", k="language_model.b.{i}.wk.weight"),
      TOWERS, [0, 1], ""),
     # The others have no softmax, though they have weights of these names.
-    (separate([0, 2]) | separate([1, 3]), {}, HYBRID, [1, 3], "2 layers without softmax are left out"),
+    (separate([0, 2]) | separate([1, 3]), {}, HYBRID, [1, 3], ""),
     (separate([0, 2]), dict(layers=2), None, [0, 2], ""),  # x-transformers, whose layer 1 has no attention
     (separate(path="b.0") | separate(path="b.1"), dict(q="b.0.{i}.wq.weight", k="b.0.{i}.wk.weight"), None, [0, 1],
      "2 other tensors, as b.1.0.wq.weight, are not scored"),

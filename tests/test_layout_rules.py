@@ -34,13 +34,12 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
         llama() | qk("visual.blocks.{i}.attn", [0], (72, 24), weights="qkv"), {"vision": (False, 1, 2, 2)} | TEXT),
     "a backbone of timm is no stack, and usually 15 layers of Gemma 3n take the keys of others": (
         GEMMA_3N, llama(range(17), prefix="model.language_model.")
-        | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT,
-        ["its vision has no queries and keys here", "15 layers with the keys of an earlier one are left out"]),
+        | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT),
     "the audio tower of Gemma, which scales its queries by the dimension, is left out by name": (
         dict(model_type="gemma4", text_config=LLAMA, audio_config={"model_type": "gemma4_audio"}),
         llama(prefix="model.language_model.") | qk("model.audio_tower.layers.{i}.self_attn")
         | {"model.audio_tower.layers.0.self_attn.per_dim_scale": (8,)}, TEXT,
-        ["its audio_tower is left out", "its audio has no queries and keys here"]),
+        ["its audio_tower is left out"]),
     "CLIP's parts may name no model_type, and vision_config_dict of early files replaces vision_config": (
         CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768))
         | qk("text_model.encoder.layers.{i}.self_attn", range(12), (512, 512)),

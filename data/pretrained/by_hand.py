@@ -20,12 +20,6 @@ class Hand(NamedTuple):
     transposed: bool  # weights are (in, out)
     n_layer: int | None  # how many layers have attention; None: every one
 
-    def __str__(self):
-        """Returns it as it is written in a CSV."""
-        words = [*self.patterns, self.order, f"heads {self.heads}", "transposed" if self.transposed else "",
-                 f"layers {self.n_layer}" if self.n_layer else ""]
-        return " ".join(word for word in words if word)
-
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False, layers=None):
     """Returns what the user says, or None. heads: 32, (32, 8), "32,8". Raises CheckpointError if it makes no sense."""
@@ -38,14 +32,11 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False
     require("depformer" not in patterns[0], f"{patterns[0]} holds a matrix for each step of Moshi's depformer")
     is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
     require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
-    n_counted = [pattern.count("{h}") for pattern in patterns]
-    require(n_counted in ([0], [0, 0], [1, 1]),
-            f"{', '.join(patterns)}: {{h}} counts heads, and stands once in q and once in k")
     numbers = re.fullmatch(r"[(\[]?(?P<q>[1-9]\d*)(, ?(?P<k>[1-9]\d*))?[)\]]?", str(heads))
     require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
     order = order or ("qkv" if qkv else "")
-    require(order in (("qkv", "qk", "grouped") if qkv else ("", "kv")),
-            f"order = {order}, expected qkv, qk or grouped with qkv, and kv or none with q and k")
+    expected = ("qkv", "qk", "grouped") if qkv else ("", "kv")
+    require(order in expected, f"order = {order}, expected one of {expected}")
     n_head = int(numbers["q"])
     n_kv_head = int(numbers["k"] or n_head)
     return Hand(patterns, (n_head, n_kv_head), order, transposed, int(layers) if layers else None)

@@ -93,18 +93,12 @@ def stacks_of_parts(config, shapes, hand):
             raise CheckpointError(f"{told}: {advice(part.config, part.names, shapes)}")
         rows = [row for row in part.rows if row.match(part.names)]
         for row in rows:
-            layers, beside, its_notes = find_layers(row, part, shapes)
+            layers, beside = find_layers(row, part, shapes)
             # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
             inner = row.stack if len(rows) > 1 or not (part.name or hand) else ""
             stacks.append(Stack(".".join(filter(None, [part.name, inner])), mask_is_causal(row, part.config), layers))
-            notes += its_notes
             accounted_for |= beside | refuse_changed(layers, part.names, row.others)
             queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
-        its_stacks = {row.stack for row in part.rows} if rows else {""}  # "": nothing of the part is here
-        for stack in sorted(its_stacks - {row.stack for row in rows}):
-            is_other_side = {part.name, stack} == {"encoder", "decoder"}  # such as the encoder of an mBART that decodes
-            if not is_other_side and part.config.get(f"add_{stack}") is not False:  # add_adapter
-                notes.append(f"its {f'{part.name} {stack}'.strip()} has no queries and keys here")
     left = sorted(name for name in queries - accounted_for if not is_cross_attention(name))
     if hand:
         return stacks, notes + ([f"{len(left)} other tensors, as {left[0]}, are not scored"] if left else [])
@@ -117,7 +111,7 @@ def stacks_of_parts(config, shapes, hand):
 
 
 def find_layers(row, part, shapes):
-    """Returns the layers of a stack, exactly those of the config, the names of the tensors in others, and notes."""
+    """Returns the layers of a stack, exactly those of the config, and the names of the tensors in others."""
     config, hand = part.config, row.hand
     matches = row.match(part.names)
     prefixes = sorted({match.groupdict().get("prefix", "") for _, match in matches})
@@ -128,8 +122,8 @@ def find_layers(row, part, shapes):
     for weight in row.weights:
         missing = [str(i) for i in own if weight not in found.get(i, {})]
         require(not missing, f"{told}, {weight} of layer {', '.join(missing):.60} missing: get all files, and merge "
-                             "adapters and parametrizations; if these layers have no attention, say so in config.json, "
-                             "as layer_types, or say --layers N")
+                             "adapters; if these layers have no attention, say so by layer_types in config.json, or "
+                             "by --layers N")
     n_all = end + pick(config, int, "num_nextn_predict_layers", default=0)  # DeepSeek-V3 predicts further tokens
     others = found.keys() - {*own} - shared
     more = [i for i in others if i >= n_all or (i < end and len(found[i]) == len(row.weights))]
@@ -150,11 +144,7 @@ def find_layers(row, part, shapes):
         compare_dims(fits, len({*sizes_of.values()}), config)
     starts = {match.string[: match.start("i")] for _, match in matches}  # of the names of layers
     beside = tuple(f"{start}{i}." for start in starts for i in {*range(n_all)} - {*own})
-    notes = [f"{len(others)} layers without softmax are left out"] if hand and others else []
-    with_others_keys = found.keys() & shared
-    if with_others_keys:
-        notes.append(f"{len(with_others_keys)} layers with the keys of an earlier one are left out")
-    return layers, {name for name in part.names if name.startswith(beside)}, notes
+    return layers, {name for name in part.names if name.startswith(beside)}
 
 
 def by_layer(matches):
