@@ -69,10 +69,9 @@ class Folder:
     def __init__(self, path):
         self.path = Path(path)
         self.names = sorted(os.listdir(path))  # of files and folders
-        self.lengths = []  # of every range that was read; and no sum, because several threads can append, but not add
+        self.lengths = []  # of every range that was read; no sum, because several threads can append, but not add
 
     def whole(self, file):
-        """Returns the path of a whole file."""
         return self.path / file
 
     def size(self, file):
@@ -110,8 +109,7 @@ def open_folder(source):
         where, _, revision = source.partition("@")
         where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
         with only_checkpoint_errors("no file or folder here, and from the Hub it"):
-            found = open_repository(where, revision)
-        return Folder(found) if isinstance(found, Path) else found, file
+            return open_repository(where, revision), file
     folder = Folder(path if path.is_dir() else path.parent)
     if "config.json" not in folder.names:  # else it is a model, whose shapes are compared with its config
         above = folder.path.resolve()
@@ -129,8 +127,7 @@ def find_files(folder, name):
     if name.endswith(".json"):
         index = read_json(folder, name)["weight_map"]
         return sorted(set(index.values())), index
-    require(not ONE_OF.search(name), f"{name} is one of several files: get them all, with their index.json, and give "
-            "the path of the folder")
+    require(not ONE_OF.search(name), f"{name} is one of several files: give the folder of all, with its index.json")
     refuse_piece(name, folder.names)
     return [name], {}
 
@@ -153,7 +150,6 @@ def refuse_piece(name, names):
 
 
 def read_json(folder, file):
-    """Returns the dict in a file of JSON."""
     with only_checkpoint_errors(file):
         return dict(json.loads(folder.whole(file).read_bytes()))
 
@@ -212,8 +208,7 @@ def read_torch(folder, file):
         if isinstance(x, torch.Tensor):
             where = (x.data_ptr(), x.numel()) if x.layout == torch.strided else id(x)
             tensors[name] = TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
-    require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights by their names: save one "
-            "state_dict() alone")
+    require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights: save the state_dict() alone")
     folder.lengths.append(folder.size(file))
     return tensors, saved
 
@@ -287,7 +282,6 @@ class Checkpoint(NamedTuple):
 @only_checkpoint_errors("a tensor")
 def finite(tensors):
     """Returns tensors by their names. Raises CheckpointError if one of them holds NaN or infinity."""
-    # Not in the threads that read: torch would use more threads in each of them, and hold up the scores.
     for name, tensor in tensors.items():
         ends = torch.stack(tensor.aminmax())  # NaN if there is any
         require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")

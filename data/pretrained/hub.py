@@ -16,6 +16,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_st
 from tqdm import tqdm
 
 from ..names import printable, require
+from .checkpoint import Folder
 
 WAIT = 10  # seconds without a byte
 
@@ -38,7 +39,6 @@ class HubFolder:
         return isinstance(try_to_load_from_cache(self.repo, self.inside + file, revision=self.commit), str)
 
     def whole(self, file):
-        """Returns the path of a whole file, which is downloaded if the cache does not have it."""
         if not file.endswith(".json") and not self.is_cached(file):
             size = tqdm.format_sizeof(self.size(file), "B")
             tqdm.write(printable(f"{self.repo}: {file} comes as a whole, {size}"), file=sys.stderr)
@@ -65,8 +65,8 @@ class HubFolder:
                     hf_raise_for_status(answer)
                     # Before its content comes, because a host without ranges sends the whole file.
                     sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
-                    require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: use another "
-                            f"HF_ENDPOINT, or first download it all with: hf download {self.repo}")
+                    require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it "
+                            f"all with: hf download {self.repo}")
                     return bytearray(answer.read())
             except httpx2.TransportError:
                 if not pause:
@@ -75,7 +75,7 @@ class HubFolder:
 
 
 def open_repository(where, revision):
-    """Returns org/name[/FOLDER] at its commit now, a HubFolder; or, without a network, its path in the local cache."""
+    """Returns org/name[/FOLDER] at its commit now, a HubFolder; or, without a network, a Folder of the local cache."""
     org, name, *folders = where.split("/")
     repo = f"{org}/{name}"
     inside = "".join(f"{folder}/" for folder in folders if folder)
@@ -83,5 +83,5 @@ def open_repository(where, revision):
         info = HfApi().model_info(repo, revision=revision or None, files_metadata=True, timeout=WAIT)
     except (httpx2.TransportError, OfflineModeIsEnabled):
         tqdm.write(printable(f"{repo}: the Hub is out of reach, so the local cache is read"), file=sys.stderr)
-        return Path(snapshot_download(repo, revision=revision or None, local_files_only=True)) / inside
+        return Folder(Path(snapshot_download(repo, revision=revision or None, local_files_only=True), inside))
     return HubFolder(info, inside)
