@@ -21,8 +21,8 @@ from .checkpoint import Folder
 WAIT = 10  # seconds without a byte
 
 
-class HubFolder:
-    """A folder of a repository at one commit. As checkpoint.Folder."""
+class HubFolder(Folder):
+    """A folder of a repository at one commit."""
 
     def __init__(self, info, inside):
         self.repo, self.commit = info.id, info.sha
@@ -45,13 +45,10 @@ class HubFolder:
         return Path(hf_hub_download(self.repo, self.inside + file, revision=self.commit))
 
     def read(self, file, start, n):
-        """Returns n bytes of a file from `start` on, as a tensor, or fewer if the file ends."""
         if self.is_cached(file):
-            data = numpy.fromfile(self.whole(file), numpy.uint8, n, offset=start)
-        else:
-            data = numpy.frombuffer(self.ask(file, start, n), numpy.uint8)
-        self.lengths.append(len(data))
-        return torch.from_numpy(data)
+            return super().read(file, start, n)
+        self.lengths.append(n)
+        return torch.from_numpy(numpy.frombuffer(self.ask(file, start, n), numpy.uint8))
 
     def ask(self, file, start, n):
         """Returns the bytes of such a range from the host. Raises CheckpointError if it sends another one."""

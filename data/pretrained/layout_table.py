@@ -229,9 +229,4 @@ def read_sizes(row, config, i):
         if pick(config, bool, "attention_k_eq_v"):
             own["num_key_value_heads"] = pick(own, int, "num_global_key_value_heads", "num_key_value_heads")
     own |= pick(pick(config, dict, "per_layer_config", default={}), dict, str(i), default={})  # as it is saved
-    n_head, n_kv_head, head_dim = [read_size(name, row, own) for name in Sizes._fields]
-    pruned = pick(pick(config, dict, "pruned_heads", default={}), list, str(i))  # BERT, GPT-2
-    if pruned:
-        head_dim = pick(config, int, "hidden_size", "n_embd", "dim", default=0) // n_head
-        n_head -= len(pruned)
-    return Sizes(n_head, n_kv_head, head_dim)
+    return Sizes(*[read_size(name, row, own) for name in Sizes._fields])

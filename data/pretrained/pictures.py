@@ -4,7 +4,6 @@ import textwrap
 
 import numpy as np
 import pandas
-from matplotlib.ticker import NullFormatter
 
 from ..drawing import COLOURS, HEIGHT, KINDS, draw_bar, figure, put_legend, put_titles, put_zero, short
 from ..names import fixed
@@ -12,8 +11,6 @@ from .tables import STACK, whole_layers
 
 DRAWN = "symmetry", "directionality"
 DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix
-MEAN = "symmetry of random matrices in the same directions"
-RANGE = "95 % of directionalities by chance"
 
 
 def draw(tables, scored, args):
@@ -30,7 +27,6 @@ def draw(tables, scored, args):
 
 
 def kind_of(rows):
-    """Returns whether rows of a stack are of an encoder or of a decoder, in words."""
     return KINDS.get(rows["causal"].iloc[0], "causal unknown")
 
 
@@ -39,9 +35,9 @@ def draw_chance(axis, score, x, chance, limit):
     put_zero(axis)
     axis.set_ylabel(f"{score} of $W_{{qk}}$")
     if score == "symmetry":
-        axis.plot(x, chance, "_", ms=12, mew=2, color="0.6", label=MEAN)
+        axis.plot(x, chance, "_", ms=12, mew=2, color="0.6", label="random matrices in the same directions")
     else:
-        axis.vlines(x, -limit, limit, color="0.85", lw=5, zorder=0, label=RANGE)
+        axis.vlines(x, -limit, limit, color="0.85", lw=5, zorder=0, label="95 % by chance")
 
 
 def plot_layers(stacks, path):
@@ -49,20 +45,15 @@ def plot_layers(stacks, path):
     with figure(path, len(stacks), 2, title="Scores of each layer", sharey="col") as axes:
         for panels, (name, rows) in zip(axes, stacks):
             put_titles(panels, [name])
+            kind, layers, heads = kind_of(rows), whole_layers(rows), rows[rows["head"].notna()]
             for axis, score in zip(panels, DRAWN):
-                draw_layers_of(axis, rows, score)
+                draw_chance(axis, score, layers["layer"], layers["chance"], layers["limit"])
+                if len(heads):
+                    axis.plot(heads["layer"], heads[score], ".", color=COLOURS[kind], alpha=0.3, label="its heads")
+                axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[kind], ms=4, label=kind)
+                axis.set(xlabel="layer")
+                axis.locator_params(axis="x", integer=True)
         put_legend(axes.flat, ncols=2)
-
-
-def draw_layers_of(axis, rows, score):
-    """Draws a line over the layers of a stack, and a dot for each of its heads."""
-    kind, layers, heads = kind_of(rows), whole_layers(rows), rows[rows["head"].notna()]
-    draw_chance(axis, score, layers["layer"], layers["chance"], layers["limit"])
-    if len(heads):
-        axis.plot(heads["layer"], heads[score], ".", color=COLOURS[kind], alpha=0.3, ms=4, label="its heads")
-    axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[kind], ms=4, label=kind)
-    axis.set(xlabel="layer")
-    axis.locator_params(axis="x", integer=True)
 
 
 def plot_sizes(stacks, path):
@@ -71,38 +62,28 @@ def plot_sizes(stacks, path):
     sizes = [rows["params"].iloc[0] for _, rows in stacks]
     with figure(path, 1, 2, height, "Scores of pretrained models by size") as axes:
         for axis, score in zip(axes.flat, DRAWN):
-            for number, (name, rows) in enumerate(stacks, 1):
-                draw_size(axis, whole_layers(rows), score, number)
+            for number, (size, (name, rows)) in enumerate(zip(sizes, stacks), 1):
+                kind, layers = kind_of(rows), whole_layers(rows)
+                draw_chance(axis, score, size, layers["chance"].median(), layers["limit"].median())
+                q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
+                draw_bar(axis, size, q1, median, q3, marker="o", color=COLOURS[kind], label=kind)
+                axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
                 axis.plot([], [], " ", label=f"{number} {name}")  # in the legend alone
             axis.set(xscale="log", xlabel="parameters")
             axis.set_xlim(min(sizes) / 4, max(sizes) * 4)  # a power of ten is in it
-            axis.xaxis.set_minor_formatter(NullFormatter())  # other labels would cover each other
         put_legend(axes.flat, ncols=2, title="dots: median over layers; bars: quartiles")
-
-
-def draw_size(axis, layers, score, number):
-    """Draws a dot for a stack over its parameters."""
-    size, kind = layers["params"].iloc[0], kind_of(layers)
-    draw_chance(axis, score, size, layers["chance"].median(), layers["limit"].median())
-    q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
-    draw_bar(axis, size, q1, median, q3, marker="o", ms=5, lw=1, alpha=0.8, color=COLOURS[kind], label=kind)
-    axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------
 
 
-def largest_dimensions(w_q, w_k):
-    """W_q and W_k (C, r) -> W_qk of its DOTS largest dimensions, an array (DOTS, DOTS)."""
+def draw_pair(axes, model):
+    """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
+    w_q, w_k = model.factors  # (C, r) each
     m = w_q.double() @ w_k.double().T  # (C, C)
     lengths = m.square().sum(0) + m.square().sum(1)  # (C,), of both sides: a mirror image stays one
     longest = lengths.argsort(descending=True)[:DOTS]
-    return m[longest][:, longest].cpu().numpy()
-
-
-def draw_pair(axes, model):
-    """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
-    m = largest_dimensions(*model.factors)
+    m = m[longest][:, longest].cpu().numpy()  # (DOTS, DOTS)
     last = whole_layers(model.table).iloc[[-1]]
     kind, layer = kind_of(last), last.iloc[0]
     where = f"{layer['stack']} layer {layer['layer']}".strip()  # as in the table

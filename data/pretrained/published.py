@@ -47,20 +47,16 @@ def draw_models(models, path):
             shown = models[(models["figure"] == name) & (models["repeats"] == "")]
             for axis, score in zip(panels, SCORES):
                 for model in shown.to_dict("records"):
-                    draw_model(axis, model, score)
+                    size, median, kind = model["params"], model[score], KINDS[model["causal"]]
+                    draw_bar(axis, size, model[f"{score}_q1"], median, model[f"{score}_q3"], lw=0.8, ms=5, alpha=0.9,
+                             color=COLOURS[kind], marker=MARKERS[model["modality"]],
+                             label=f"{kind}, {model['modality']}")
+                    if model["matrix"] != "wqk":
+                        axis.plot(size, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
+                                  label="crossed out: not a score of $W_{qk}$")
                 put_zero(axis)
                 axis.set(xscale="log", xlabel="parameters", xlim=(2e6, 1e12), ylabel=f"published {score}")
         put_legend(axes.flat, title="each dot: one model, median over layers; bars: quartiles")
-
-
-def draw_model(axis, model, score):
-    """Draws a dot over the parameters of a model, a row of models.csv, and crosses it out if it is not of W_qk."""
-    size, median, kind = model["params"], model[score], KINDS[model["causal"]]
-    draw_bar(axis, size, model[f"{score}_q1"], median, model[f"{score}_q3"], lw=0.8, ms=5, alpha=0.9,
-             color=COLOURS[kind], marker=MARKERS[model["modality"]], label=f"{kind}, {model['modality']}")
-    if model["matrix"] != "wqk":
-        axis.plot(size, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
-                  label="crossed out: not a score of $W_{qk}$")
 
 
 def steps_saved(loss, baseline):
