@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 
-import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 
@@ -66,19 +65,11 @@ def draw_bar(axis, x, q1, median, q3, **style):
     axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)
 
 
-def draw_quartiles(axis, steps, values, **style):
-    """Draws a line for the median of values (S, L) over layers, and a band from quartile to quartile."""
-    q1, median, q3 = np.nanpercentile(values, [25, 50, 75], axis=1)  # (S,) each
-    axis.plot(steps, median, marker=".", ms=3, **style)
-    axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
-
-
 def draw_layers(axis, layers, chance=None):
     """Draws a line for each layer. layers: a DataFrame (S, L) of scores by step. chance: the same, dotted."""
     last = layers.shape[1] - 1
     for i, name in enumerate(layers):
-        # The last tenth of the colours is too light for a line.
-        colour = colormaps["viridis"](0.9 * i / max(1, last))
+        colour = colormaps["viridis"](0.9 * i / max(1, last))  # the last tenth is too light for a line
         number = str(name).rpartition("_")[2]  # of symmetry_0, or of 0, as in the tables
         label = f"layer {number}" if i in (0, last) else None
         axis.plot(layers[name], color=colour, label=label)

@@ -82,6 +82,5 @@ def load(folder):
 
 
 def digest(path):
-    """Returns the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,8 +12,6 @@ KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk"
 
 
 class Hand(NamedTuple):
-    """What the user says."""
-
     patterns: tuple[str, ...]  # of the names of q and k, or of a tensor that holds both
     heads: tuple[int, int]  # how many there are of queries and of keys
     order: str  # of one tensor: "qkv", "qk", or "grouped", key head by key head; "kv" if that of k holds v too; else ""
@@ -53,7 +51,7 @@ def part_by_hand(hand, config, names):
     row = row._replace(weights=hand.patterns, mask="unknown", form="given", hand=hand)
     matched = {weight for weight, _ in row.match(names)}
     missing = [pattern for pattern in hand.patterns if pattern not in matched]
-    there = ", ".join(sorted({*map(numbered, names)})) or "no tensors"
+    there = ", ".join(sorted({*map(numbered, names)}))
     require(not missing, f"nothing matches {' or '.join(missing)}: there are {there:.300}")
     return Part("", row.model_type, config, names, [row])
 
@@ -70,8 +68,7 @@ def sizes_by_hand(told, hand):
 
 def compare_dims(fits, n_sizes, config):
     """
-    Raises CheckpointError if a layer has heads of another size than config.json says, or than another layer.
-
+    Raises CheckpointError if heads have another size than config.json says, or than those of another layer.
     fits: {Sizes by the shapes of the tensors: a layer}. n_sizes: how many Sizes there are by the user's words.
     """
     widths = [value for key, value in config.items() if WIDTH.search(key) and type(value) is int]

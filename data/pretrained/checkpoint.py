@@ -64,8 +64,6 @@ def only_checkpoint_errors(what):
 
 
 class Folder:
-    """A local folder."""
-
     def __init__(self, path):
         self.path = Path(path)
         self.names = sorted(os.listdir(path))  # of files and folders

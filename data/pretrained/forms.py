@@ -31,13 +31,13 @@ def gated(weights, sizes, config):
     return shared([q, k], sizes, config)
 
 
-def blocks(weights, sizes, config):
+def blocks(weights, sizes, config, n_beside=2):
     """[q; k; v] ((H + 2 Hkv) D, C): all queries, all keys, all values."""
     [qkv] = weights
     n_head = sizes.n_head
     n_kv_head = sizes.n_kv_head or n_head
     head_dim = sizes.head_dim or qkv.shape[1] // n_head
-    heads = qkv.unflatten(0, (n_head + 2 * n_kv_head, head_dim))
+    heads = qkv.unflatten(0, (n_head + n_beside * n_kv_head, head_dim))
     return heads[:n_head], heads[n_head : n_head + n_kv_head]
 
 
@@ -92,10 +92,7 @@ def latent(weights, sizes, config):
 
 def halves(weights, sizes, config):
     """[q; k] ((H + Hkv) D, C): all queries, all keys. The values lie elsewhere, as in LTG-BERT."""
-    [qk] = weights
-    n_kv_head = sizes.n_kv_head or sizes.n_head
-    heads = qk.unflatten(0, (sizes.n_head + n_kv_head, sizes.head_dim or qk.shape[1] // sizes.n_head))
-    return heads[: sizes.n_head], heads[sizes.n_head :]
+    return blocks(weights, sizes, config, n_beside=1)
 
 
 # What the user's order of one tensor is here, and how many of keys and values lie in it beside the queries.
@@ -107,7 +104,7 @@ def given(weights, sizes, config):
     n_head, n_kv_head = sizes.n_head, sizes.n_kv_head
     form, n_beside = ORDERS[config["order"]]
     is_matrix = all(set(weight.shape[2:]) <= {1} for weight in weights)
-    require(is_matrix, "expected weights of two dimensions, as in nn.Linear, or of a convolution of kernel 1")
+    require(is_matrix, "expected weights of two dimensions, or of a convolution of kernel 1")
     weights = [weight.flatten(1).mT if config["transposed"] else weight.flatten(1) for weight in weights]  # (out, in)
     if len(weights) > 2:  # a tensor for each head
         require(len(weights) == n_head + n_kv_head,

@@ -57,20 +57,14 @@ class Row(NamedTuple):
         return found
 
 
-def read_table():
-    """Returns {model_type: its rows, in their order}."""
-    table = defaultdict(list)
-    with open(Path(__file__).parent / "layouts.csv", newline="") as file:
-        for line in csv.DictReader(file):
-            for column in "n_layer", "n_head", "head_dim", "n_shared":
-                line[column] = int(line[column]) if line[column] else None
-            for column in "weights", "others":
-                line[column] = line[column].split()
-            table[line["model_type"]].append(Row(**line))
-    return dict(table)
-
-
-TABLE = read_table()
+TABLE = defaultdict(list)  # {model_type: its rows, in their order}
+with open(Path(__file__).parent / "layouts.csv", newline="") as file:
+    for line in csv.DictReader(file):
+        for column in "n_layer", "n_head", "head_dim", "n_shared":
+            line[column] = int(line[column]) if line[column] else None
+        for column in "weights", "others":
+            line[column] = line[column].split()
+        TABLE[line["model_type"]].append(Row(**line))
 
 
 # ---- the parts of a model ----------------------------------------------------------------------------------------
@@ -82,9 +76,7 @@ TOWERS = {"vision": "vision|visual|video|image|img|vit", "audio": "audio|speech|
 NO_PARTS = "quantization", "attn"  # other configs inside of config.json
 
 
-class Part(NamedTuple):
-    """A model inside of a model."""
-
+class Part(NamedTuple):  # of a model
     name: str  # "" if there is only one
     model_type: str | None
     config: dict

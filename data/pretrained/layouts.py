@@ -17,7 +17,7 @@ import torch
 
 from .beside import NOT_SELF, is_cross_attention, is_of, looks_like_query, refuse_changed
 from .by_hand import advice, compare_dims, part_by_hand, sizes_by_hand
-from .checkpoint import FP8, MERGE, CheckpointError, only_checkpoint_errors, require
+from .checkpoint import FP8, CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .layout_table import (TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes, softmax_layers)
 
@@ -35,7 +35,6 @@ class Layer(NamedTuple):
         """Returns w_q (n_head, C, D), w_k (n_kv_head, C, D) as stored. Raises CheckpointError if shapes do not fit."""
         weights = [tensors[name] for name in self.names]
         found = ", ".join(f"{name} {tuple(tensors[name].shape)}" for name in self.names)
-        require(all(weight.ndim > 1 for weight in weights), f"{found:.100} is no matrix, but a piece of one: {MERGE}")
         try:
             q, k = FORMS[self.form](weights, self.sizes, self.config)
             fits = q.ndim == k.ndim == 3 and q.shape[1:] == k.shape[1:]
@@ -52,8 +51,6 @@ class Layer(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Layers on top of each other."""
-
     name: str  # "" if the model has one stack
     causal: bool | None  # None: the mask is not known
     layers: list

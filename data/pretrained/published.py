@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from ..drawing import (COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, draw_quartiles, figure, put_legend,
-                       put_steps, put_titles, put_zero)
+from ..drawing import (COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, put_legend, put_steps, put_titles,
+                       put_zero)
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -94,8 +94,10 @@ def draw_runs(curves, trajectories, path):
             loss.plot(curves[f"{name}--symmetric-init"], color=COLOURS[kind], lw=1, ls=":",
                       label=f"{kind}, symmetric initialization")
             for axis, score in zip(panels, SCORES):
-                by_step = scores.pivot(index="step", columns="layer", values=score)  # (S, L)
-                draw_quartiles(axis, by_step.index, by_step, color=COLOURS[kind])
+                by_step = scores.groupby("step")[score]  # of all layers
+                axis.plot(by_step.median(), marker=".", ms=3, color=COLOURS[kind])
+                quartiles = by_step.quantile(0.25), by_step.quantile(0.75)
+                axis.fill_between(by_step.median().index, *quartiles, color=COLOURS[kind], alpha=0.15, lw=0)
         for axis, limits in zip(axes[-1], [(0, 5), (-0.8, 0.8), (-1, 0.6)]):  # of their columns
             axis.set_ylim(limits)
             put_steps(axis)

@@ -50,7 +50,6 @@ def known_as(source):
 
 
 def whole_layers(table):
-    """Returns the table without the rows of heads."""
     return table[table["head"].isna()]
 
 
@@ -82,7 +81,7 @@ def rows_of(table, source, args, layout):
 def add_scores(path, rows):
     """Appends the rows of one model to a CSV file, in one piece."""
     text = rows.to_csv(index=False, header=not os.path.exists(path), lineterminator="\n")
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", buffering=0) as f:
         f.write(text.encode())
 

@@ -4,10 +4,8 @@ Your own text: files, and folders with all that is in and below them.
     python data/text/prepare.py notes.txt books/
     python data/text/prepare.py posts.jsonl tables/ --column=text    # each row of a table is a document
 
-Otherwise a file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or
-anywhere after twice as many), and sooner if this gives fewer than about 100 documents in all. If there are so many
-files that --val_fraction of them is at least one, each goes to one split as a whole. Left out are binary files, tables
-(.jsonl, .csv, .parquet) without --column, and hidden files of a folder.
+Otherwise a file is a document, and a longer one is split at blank lines. If --val_fraction of the files is at least
+one, each goes to one split as a whole. Left out are binary files, tables without --column, and hidden files of a folder.
 """
 
 import sys
