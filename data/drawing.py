@@ -27,9 +27,6 @@ def figure(path, rows, columns, height=HEIGHT, title="", **shared):
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
-    for axis in axes.flat:
-        if not axis.has_data():  # there were fewer things to draw than panels
-            axis.set_axis_off()
     with replacing(path) as temporary:
         fig.savefig(temporary, dpi=150, format=str(path).rpartition(".")[2])
 

@@ -1,9 +1,9 @@
 """
 Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
-Each file or URL of a corpus is read as a sequence of documents (str). They are encoded, and added to the file of their
-split in the order in which they come: data/batches.py shuffles. A document is validated on if a number in [0, 1), which
-is made of its SHA-256, is below --val_fraction. So equal documents are in one split, whatever the order.
+Documents are added to the file of their split in the order in which they come: data/batches.py shuffles. A document is
+validated on if a number in [0, 1), which is made of its SHA-256, is below --val_fraction. So equal documents are in one
+split, whatever the order.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
 
 
 def command_line(dataset, doc, **defaults):
-    """Returns a parser with the options that all prepare scripts share. defaults: a script's own for some of them."""
+    """Returns a parser with the options that all prepare scripts share. defaults: a script's own."""
     cli = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
@@ -89,7 +89,7 @@ def split_files(files, val_fraction):
 
 
 def write_splits(folder, meta, texts):
-    """Writes train.bin, val.bin and at the end meta.json, which makes the folder complete. texts: as for encode_all."""
+    """Writes train.bin, val.bin and at the end meta.json, which makes the folder complete."""
     n_tokens = dict(train=0, val=0)
     with open(folder / "train.bin", "wb") as train, open(folder / "val.bin", "wb") as val:
         files = dict(train=train, val=val)

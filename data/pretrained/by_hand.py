@@ -20,7 +20,7 @@ class Hand(NamedTuple):
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False, layers=None):
-    """Returns what the user says, or None. heads: 32, (32, 8), "32,8". Raises CheckpointError if it makes no sense."""
+    """Returns what the user says, or None. heads: 32, (32, 8) or "32,8"."""
     if not (q or k or qkv):
         require(not (heads or order or layers or transposed), "heads, order, layers, transposed go with q, k or qkv")
         return None
@@ -77,7 +77,7 @@ def compare_dims(fits, n_sizes, config):
         require(not told or head_dim in told, f"{head_dim} dimensions of a head by your words, and {told} in "
                 "config.json: a tensor that holds more than q is named with --qkv and its --order")
     require(len(fits) <= n_sizes, f"{' and '.join(layer.names[0] for layer in fits.values()):.150} have different "
-            "shapes, and config.json does not say how many heads each layer has, as num_attention_heads_per_layer")
+            "shapes, and config.json does not list the heads of each layer")
 
 
 def numbered(name):

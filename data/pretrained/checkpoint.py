@@ -87,7 +87,7 @@ class Folder:
 
 
 def find_source(name):
-    """Returns a path or Hub id. name: one of models.csv, a path or a Hub id. Raises CheckpointError if it is none."""
+    """Returns a path or a Hub id as it is, and the Hub id of a name in models.csv."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
     with open(Path(__file__).parent / "models.csv", newline="") as f:
@@ -99,7 +99,7 @@ def find_source(name):
 
 
 def open_folder(source):
-    """Returns the folder that a path or a Hub id leads to, and the name of a file in it, or "" if it is the folder."""
+    """Returns the folder that a path or a Hub id leads to, and the name of a file in it, if any."""
     path = Path(source).expanduser()
     if not path.exists():
         from .hub import open_repository  # here, because it takes time, and a folder does not need it
@@ -165,7 +165,7 @@ class TensorInfo(NamedTuple):
 
 
 def read_safetensors(folder, file):
-    """Returns the tensors of a file by name, and {}. Raises CheckpointError if the library would not read it either."""
+    """Returns the tensors of a file by name, and {}. Refuses what the library would not read either."""
     start = 8 + int.from_bytes(folder.read(file, 0, 8).numpy(), "little")  # of the data
     require(start <= min(folder.size(file), 100_000_000), f"{file} is cut short, or no safetensors: get it again")
     header = json.loads(folder.read(file, 8, start - 8).numpy().tobytes())
@@ -270,7 +270,7 @@ class Checkpoint(NamedTuple):
 
     @only_checkpoint_errors("a tensor")
     def read(self, name):
-        """Returns a tensor in its own dtype. Raises CheckpointError if that is not of plain numbers."""
+        """Returns a tensor in its own dtype."""
         info = self.tensors[name]
         require(not re.search("F8_|float8_", str(info.dtype)), FP8)
         require(info.dtype in DTYPES.values(), f"{name!r} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}")
@@ -288,7 +288,7 @@ def finite(tensors):
 
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source):
-    """Returns the Checkpoint of a module in memory, of a folder or file, or of the Hub. Raises CheckpointError."""
+    """Returns the Checkpoint of a module in memory, of a folder or file, or of the Hub."""
     if isinstance(source, torch.nn.Module):
         return read_module(source)
     folder, name = open_folder(find_source(str(source)))

@@ -72,7 +72,7 @@ class HubFolder(Folder):
 
 
 def open_repository(where, revision):
-    """Returns org/name[/FOLDER] at its commit now, a HubFolder; or, without a network, a Folder of the local cache."""
+    """Returns org/name[/FOLDER] at its commit now, or, without a network, in the local cache."""
     org, name, *folders = where.split("/")
     repo = f"{org}/{name}"
     inside = "".join(f"{folder}/" for folder in folders if folder)

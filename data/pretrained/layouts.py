@@ -6,9 +6,8 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
 layouts.csv says where each model has these weights, layout_table.py which of its rows a model needs, by_hand.py makes a
-row of what the user says, beside.py says what may lie beside them, and FORMS how tensors hold the heads.
-tests/test_layouts.py compares them with transformers, where it has the model. These are the raw weights: biases, RoPE,
-scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
+row of what the user says, beside.py says what may lie beside them, and FORMS how tensors hold the heads. These are the
+raw weights: biases, RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
 """
 
 from typing import NamedTuple
@@ -62,7 +61,7 @@ def find_stacks(config, shapes, hand=None):
     Returns the stacks of self-attention layers in a checkpoint, and notes: in words, what of it is not among them.
 
     config: its config.json. shapes: {name: shape} of all tensors. hand: a Hand, in place of the table. Raises
-    CheckpointError if q and k are not certain: if the type is unknown, layers are missing, shapes do not fit, ...
+    CheckpointError if q and k are not certain.
     """
     try:
         return stacks_of_parts(config, shapes, hand)
@@ -74,7 +73,7 @@ def find_stacks(config, shapes, hand=None):
 
 
 def stacks_of_parts(config, shapes, hand):
-    """Returns the stacks of the parts of a model, and notes. Checks that no other tensor looks like a query."""
+    """Returns the same. Checks that no other tensor looks like a query."""
     model_type = pick(config, str, "model_type")
     others = {*NOT_SELF, *(module for row in TABLE.get(model_type, []) for module in row.others)}
     names = {name for name in shapes if hand or not is_of(name, others)}

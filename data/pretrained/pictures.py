@@ -14,7 +14,7 @@ DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a
 
 
 def draw(tables, scored, args):
-    """Draws what analyze.py --plot and --matrices ask for. tables: of models. scored: a ScoredModel for each matrix"""
+    """Draws what analyze.py --plot and --matrices ask for. scored: a ScoredModel for each matrix."""
     if args.plot:
         stacks = pandas.concat(tables).groupby(STACK, sort=False)
         named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
@@ -31,7 +31,7 @@ def kind_of(rows):
 
 
 def draw_chance(axis, score, x, chance, limit):
-    """Draws 0, and in grey what chance gives: to the symmetry a mean, and to the directionality a range."""
+    """Draws in grey what chance gives: to the symmetry a mean, and to the directionality a range."""
     put_zero(axis)
     axis.set_ylabel(f"{score} of $W_{{qk}}$")
     if score == "symmetry":

@@ -2,9 +2,6 @@
 What the authors of the paper published, and our scores of public models.
 
     python -m data.pretrained.published    # prints all, and draws three pictures in data/results/png
-
-models.csv has the points of Figures 2, S1 and S2, and printed_tables.csv has Tables S2 and S3. In data/results/csv,
-published has losses and scores of the authors' own runs, and public.csv has our scores.
 """
 
 from math import inf
