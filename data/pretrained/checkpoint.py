@@ -11,7 +11,6 @@ of torch.save is mapped into memory, and the Hub sends it whole. A pickle that w
 import argparse
 import contextlib
 import csv
-import difflib
 import io
 import json
 import math
@@ -93,8 +92,7 @@ def find_source(name):
     with open(Path(__file__).parent / "models.csv", newline="") as f:
         ids = {row["name"]: row["hub_id"] for row in csv.DictReader(f)}
     model, at, revision = name.partition("@")
-    near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
-    require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
+    require(model in ids, "no folder of this name, and none in models.csv; a Hub id is org/name")
     return ids[model] + at + revision
 
 
@@ -147,17 +145,15 @@ def refuse_piece(name, names):
     require(not is_piece, f"{name} beside {len(alike) - 1} others is a piece by its name: {MERGE}")
 
 
+@only_checkpoint_errors("a file of JSON")
 def read_json(folder, file):
-    with only_checkpoint_errors(file):
-        return dict(json.loads(folder.whole(file).read_bytes()))
+    return dict(json.loads(folder.whole(file).read_bytes()))
 
 
 # ---- what is in them ---------------------------------------------------------------------------------------------
 
 
 class TensorInfo(NamedTuple):
-    """A tensor of a checkpoint, which is read when it is needed."""
-
     shape: tuple
     dtype: torch.dtype | str  # a text if it is not one of DTYPES
     where: tuple  # which bytes hold it: tied weights have the same
@@ -240,8 +236,6 @@ def plain_names(tensors):
 
 
 class Checkpoint(NamedTuple):
-    """An open checkpoint in a folder, in a repository of the Hub, or in memory."""
-
     config: dict  # its config.json, or what a training script has in its place
     tensors: dict  # {name in a plain model: TensorInfo}
     n_params: int  # the number of elements of the floating-point tensors; tied ones count once

@@ -22,10 +22,8 @@ from .layout_table import (TABLE, Sizes, find_parts, mask_is_causal, pick, read_
 
 
 class Layer(NamedTuple):
-    """One self-attention layer: its number in the model, the tensors to read, and how they hold q and k."""
-
-    index: int
-    names: tuple
+    index: int  # its number in the model
+    names: tuple  # of the tensors that hold q and k
     form: str  # key of FORMS
     sizes: Sizes
     config: dict  # what FORMS needs beside the sizes

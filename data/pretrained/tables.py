@@ -104,9 +104,6 @@ def show_scores(tables, args):
         for table in tables:
             print(f"Layers of {table['model'].iloc[0]}:", layer_table(table), "", sep="\n")
     print("Whole models, medians over layers:", model_table(pandas.concat(tables)), LEGEND, sep="\n")
-    for table in tables:
-        for note in filter(None, table["note"].unique()):
-            print(f"  {table['model'].iloc[0]}: {note}")
 
 
 def shown_scores(table):
