@@ -126,6 +126,8 @@ REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (separate() | {"b.1.wk.weight": torch.ones(20, C)}, {}, None, "do not fit"),
     (named(FUSED["qkv"], torch.ones(2, 12, 36)), dict(FUSED, heads=4), None, "add --transposed"),
     (head_by_head(), dict(HEADS, heads=4), None, "6 tensors are not 4 heads of q, and 4 of k"),
+    (head_by_head() | {name: torch.cat([weight, weight]) for name, weight in head_by_head().items() if "key" in name},
+     dict(HEADS, order="kv"), None, "6 tensors are not"),  # each holds a key and a value
     ({name: weight[..., None].repeat(1, 1, 3) for name, weight in separate().items()}, {}, None,
      "expected weights of two dimensions, .*of kernel 1"),  # nor (H, C, D), as in TransformerLens
     # It has weights for each codebook.

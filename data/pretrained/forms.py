@@ -107,8 +107,8 @@ def given(weights, sizes, config):
     require(is_matrix, "expected weights of two dimensions, or of a convolution of kernel 1")
     weights = [weight.flatten(1).mT if config["transposed"] else weight.flatten(1) for weight in weights]  # (out, in)
     if len(weights) > 2:  # a tensor for each head
-        require(len(weights) == n_head + n_kv_head,
-                f"{len(weights)} tensors are not {n_head} heads of q, and {n_kv_head} of k")
+        require(len(weights) == n_head + n_kv_head and not config["order"],
+                f"{len(weights)} tensors are not {n_head} heads of q, and {n_kv_head} of k alone")
         weights = [torch.cat(weights[:n_head]), torch.cat(weights[n_head:])]
     if config["order"] == "kv":
         weights[1] = weights[1].chunk(2)[0]  # [k; v]
