@@ -5,7 +5,7 @@ Your own text: files, and folders with all that is in and below them.
     python data/text/prepare.py posts.jsonl tables/ --column=text    # each row of a table is a document
 
 Otherwise a file is a document, and a longer one is split at blank lines. If --val_fraction of the files is at least
-one, each goes to one split as a whole. Left out are binary files, tables without --column, and hidden files of a folder.
+one, each goes to one split as a whole. Left out are binary files, tables without --column, and hidden files.
 """
 
 import sys
