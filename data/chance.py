@@ -7,7 +7,8 @@ and B of M^T M, so they have the energy of M in every direction of both sides. S
 
     E tr(AZB AZB) = |BA|^2 = |MM|^2   and   E |AZB|^2 = |A|^2 |B|^2 = |M|^4,
 
-their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. If a few singular values are far
+their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. For trained positions it was
+within a twentieth of the mean, and the standard deviation at most sqrt(2) times it. If a few singular values are far
 above the others, it can be a third above the mean, or half of it.
 
 Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S. If

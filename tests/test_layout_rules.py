@@ -44,10 +44,6 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
         CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768))
         | qk("text_model.encoder.layers.{i}.self_attn", range(12), (512, 512)),
         {"vision": (False, 1, 12, 12), "text": (True, 12, 8, 8)}),
-    "in a layer some heads may be pruned": (
-        LLAMA | dict(model_type="bert", hidden_size=32, pruned_heads={"1": [0, 2, 3]}),
-        qk("layer.{i}.attention.self", [0], weights="query key")
-        | qk("layer.{i}.attention.self", [1], (8, 32), weights="query key"), {"": (False, 2, 1, 1)}),
     "layers that predict further tokens are left out": (
         LLAMA | {"num_nextn_predict_layers": 1},
         llama(range(3)) | llama([0], prefix="mtp.") | qk("model.mtp_block.{i}.self_attn", [0]),
@@ -104,13 +100,13 @@ REFUSED = [  # config, names, what is said
     (LLAMA | dict(num_hidden_layers=1), llama(), "weights of layer 1 as well"),
     (LLAMA | dict(model_type="olmo", num_attention_heads=None), llama(), "no number of heads"),
     (LLAMA | dict(num_key_value_heads=2), llama(), "do not fit"),
-    (LLAMA | dict(num_attention_heads=-1), llama(), "is -1, expected"),
+    (LLAMA | dict(num_attention_heads=-1), llama(), "do not fit"),
     (LLAMA | dict(quantization_config={"quant_method": "fp8"}, num_hidden_layers=3), llama(),
      "quantised weights .fp8.: .*FP8: mult"),
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
     (LLAMA, llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads
-    (LLAMA, llama(q=(0,), k=(32, 32)), "is no matrix, but a piece"),  # ZeRO-3
+    (LLAMA, llama(q=(0,), k=(32, 32)), "do not fit"),  # ZeRO-3
     (LLAMA, {"lm_head.weight": (50, 32)}, "no q and k weights"),
     # A second tower, whatever it is called, and however its weights are.
     (LLAMA, llama() | llama(prefix="teacher."), "under each of"),

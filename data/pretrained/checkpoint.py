@@ -11,6 +11,7 @@ of torch.save is mapped into memory, and the Hub sends it whole. A pickle that w
 import argparse
 import contextlib
 import csv
+import difflib
 import io
 import json
 import math
@@ -92,7 +93,8 @@ def find_source(name):
     with open(Path(__file__).parent / "models.csv", newline="") as f:
         ids = {row["name"]: row["hub_id"] for row in csv.DictReader(f)}
     model, at, revision = name.partition("@")
-    require(model in ids, "no folder of this name, and none in models.csv; a Hub id is org/name")
+    near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
+    require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
     return ids[model] + at + revision
 
 
@@ -145,9 +147,9 @@ def refuse_piece(name, names):
     require(not is_piece, f"{name} beside {len(alike) - 1} others is a piece by its name: {MERGE}")
 
 
-@only_checkpoint_errors("a file of JSON")
 def read_json(folder, file):
-    return dict(json.loads(folder.whole(file).read_bytes()))
+    with only_checkpoint_errors(file):
+        return dict(json.loads(folder.whole(file).read_bytes()))
 
 
 # ---- what is in them ---------------------------------------------------------------------------------------------
