@@ -14,7 +14,6 @@ from transformers import AutoModel, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry
-from data import drawing
 from tests.toy import model_folder
 
 logging.disable_progress_bar()
@@ -216,21 +215,12 @@ def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for
     assert second.table[:n].equals(first.table) and set(second.table.model[n:]) == {"c"}
     other = analysed("--hf", "b", "--per_head", "--gamma=1")  # scores of another kind are not mixed with them
     assert "b: read" in other.err and other.out != analysed("--hf", "b", "--per_head").out
-    pandas.read_csv("s.csv").query("model == 'a'").to_csv("s.csv", index=False)  # which writes the head 0 as 0.0
-    third = analysed("--hf", "a", "b", "--per_head")
-    assert third.status == 0 and "a: read" not in third.err and third.table.equals(first.table)
 
 
 def test_a_csv_of_something_else_is_named_and_stays_as_it_is(analysed):
     Path("s.csv").write_text("layer,symmetry\n0,x\n")
     assert "s.csv holds something else" in analysed("--hf", bert("m")).status
     assert Path("s.csv").read_text() == "layer,symmetry\n0,x\n"
-
-
-@pytest.mark.parametrize("argv", ["--hf m --plot=p.txt", "--hf m --per", "--hf m --measure=loss"])
-def test_options_that_make_no_sense_end_at_once(argv, analysed):
-    found = analysed(*argv.split(), csv=False)
-    assert found.status == 2 and "error: " in found.err.splitlines()[-1]
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------------
@@ -248,19 +238,6 @@ def test_the_picture_by_size_and_the_table_hold_medians_and_quartiles_over_layer
             assert (low, y, high) == pytest.approx((q1, median, q3))
             rounded = [round(x, 2) + 0.0 for x in (median, q1, q3)]  # no -0.0
             assert "{:.2f} [{:.2f}, {:.2f}]".format(*rounded) in line
-        assert [dot.lines[0].get_color() for dot in dots] == [drawing.ENCODER, drawing.DECODER]
-
-
-def test_an_encoder_decoder_has_a_row_of_the_picture_for_each_stack(drawn, analysed):
-    found = analysed("--hf", model(T5, "m"), "--per_head", "--plot=f.png")
-    symmetry = drawn[0].axes[::2]
-    for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (drawing.ENCODER, drawing.DECODER)):
-        _zero, by_chance, heads, layers = axis.lines
-        rows = found.table[found.table["stack"] == stack]
-        for line, wanted in (heads, rows[rows["head"] != ""]), (layers, rows[rows["head"] == ""]):
-            assert list(line.get_ydata()) == pytest.approx(list(wanted.symmetry)) and line.get_color() == colour
-            assert list(line.get_xdata()) == list(wanted.layer)
-        assert list(by_chance.get_ydata()) == pytest.approx(list(rows[rows["head"] == ""].chance))
 
 
 def test_matrices_are_of_the_last_layer_and_a_dot_is_an_entry_and_its_mirror_image(drawn, analysed):
