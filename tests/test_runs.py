@@ -157,12 +157,10 @@ def test_only_pairs_of_one_seed_are_compared_and_a_file_names_every_version_that
 
 @pytest.mark.parametrize("argv, words", [
     ("a-1 b-1 --baseline c", "no arm is called c: there are a, b"),
-    ("a-1 --measure symetry", "no run has symetry: there are loss, chance, chance_0,"),
     ("a-1 c.csv", "two runs called a have the seed 1"),
     ("other/a-2 c.csv", "two runs called a differ in of_a_fork"),
     ("a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     ("a-1 --csv notes.text", "notes.text is no comparison"),
-    (".", "holds no run of train.py"),
     ("cut-1", "scores.csv ends at step 400, and log.csv at step 1000"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, argv, words):
@@ -216,7 +214,7 @@ def of_positions(i, layer):
     return rows
 
 
-def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_have(tmp_path, drawn):
+def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_have(tmp_path):
     untied = write_run(tmp_path / "a-1", scores=of_positions, n_head=2, positions="untied")
     folders = [untied, write_run(tmp_path / "b-1"), write_run(tmp_path / "b-2", FALL[:8] + 1, 2, STEPS[:8])]
     said, _, *lines = printed(*folders, "--by_layer")
@@ -226,13 +224,8 @@ def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_hav
     assert lines[2] == "b 0 2.800 0.35 0.10 -0.35 -1.00 -1.00 0.50".split()  # a mean of steps 0 to 7 would be lower
     expected = dict(symmetry=0.2, chance=0.2, positions=0.6, positions_chance=0.04, positions_heads=0.4,
                     heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3, highest_head=0.3)
-    printed(untied, "--plot", tmp_path / "p.png")
     arm = records.read_run(untied)
     assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
-    panels = {axis.get_title(loc="left"): axis.lines for axis in drawn[0].axes}
-    np.testing.assert_allclose(panels["loss [nats/token]"][1].get_ydata(), FALL)
-    ends = [line.get_ydata()[-1] for line in panels["symmetry of positions"][:4]]
-    assert ends == pytest.approx([0.5, 0.03, 0.7, 0.05])  # of each layer, and its chance
 
 
 def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_path, drawn):
@@ -245,10 +238,3 @@ def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_pat
     _, skew = [band.get_paths()[0].get_extents() for band in drawn[0].axes[0].collections]
     assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
     np.testing.assert_allclose(lines[1]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
-
-
-def test_a_picture_of_several_tasks_has_no_losses(tmp_path, drawn):
-    folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", causal=True)]
-    assert not run(*folders, "--plot", tmp_path / "p.png")
-    titles = [axis.get_title(loc="left") for axis in drawn[0].axes]
-    assert titles == ["symmetry of $W_{qk}$", "directionality of $W_{qk}$", "symmetry of single heads"]
