@@ -8,7 +8,7 @@ import pytest
 
 from config import load
 from config.plan import main
-from tests.test_runs import ROOT, printed, run, write_run
+from tests.test_runs import printed, run, write_run
 
 
 def write_plan(path, planned, changes={}, n_seeds=8):
@@ -105,12 +105,8 @@ def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seed
     assert words in run(*write_arms(tmp_path, "ab"), "--plan", plan)
 
 
-def test_a_file_of_another_name_has_no_plan_unless_it_is_given(tmp_path):
-    other = tmp_path / "other.csv"
-    other.write_text((ROOT / "data/results/csv/stuck.csv").read_text())
-    assert "predicted" not in sum(printed(other), [])
-    assert "predicted" in sum(printed(other, "--plan", ROOT / "config/plans/stuck.py"), [])
-    folder = write_run(tmp_path / "learned-101", seed=101)
+def test_a_comparison_with_an_arm_that_its_plan_lacks_is_refused_if_the_plan_is_found_by_its_name_too(tmp_path):
+    folder, plan = write_run(tmp_path / "e-1"), write_plan(tmp_path / "plan.py", [])
+    assert "plan.py has no arm e" in run(folder, "--plan", plan)
     assert not run(folder, "--csv", tmp_path / "stuck.csv")
-    assert "config/plans/stuck.py is another plan" in run(tmp_path / "stuck.csv")
-    assert "masks.py has no arm learned" in run(folder, "--plan", ROOT / "config/plans/masks.py")
+    assert "config/plans/stuck.py has no arm e" in run(tmp_path / "stuck.csv")
