@@ -6,7 +6,6 @@ from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from safetensors.torch import load_file
