@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
@@ -10,12 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import analyze
 import train
-from config import ConfigError
+from config import ConfigError, load
 from data import batches, tokens
-from data.batches import split_batch
+from data.batches import count_targets, split_batch
 from data.results import runs
 from data.tokens import Corpus
 from model import ModelConfig, Transformer
@@ -154,6 +156,24 @@ def test_the_rows_have_the_mean_training_loss_and_the_speed_of_their_steps_alone
     np.testing.assert_allclose(log(cfg).train_loss[1:], np.reshape(losses, (3, 4)).mean(1), atol=1e-5)
 
 
+def test_a_line_of_the_log_has_the_symmetry_of_each_layer_or_of_many_layers_their_range():
+    row = dict(step=200_000, val_loss=10.123456, train_loss=10.123456, tokens_per_s=12_345_678.0)
+    assert runs.log_line(row, 200_000, [0.5, -0.25], math.nan).endswith("tokens/s, symmetry 0.50 -0.25")
+    line = runs.log_line(row, 200_000, [-0.5, *11 * [0.25], 0.987], 0.414)
+    assert line.endswith("about 41% of the card, symmetry -0.50 to 0.99, median 0.25")
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(causal=True)])
+def test_operations_are_estimated_as_torch_counts_them(changes):
+    cfg = replace(load(["config/bert.py"]), **changes)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:  # shapes alone: nothing is computed
+        idx = torch.zeros(1, cfg.block_size, dtype=torch.long)  # (1, T)
+        predicted = [idx] if cfg.predicts_next else 2 * [idx[:, : count_targets(cfg)]]  # targets, and where they are
+        Transformer(cfg.of_model(50304))(idx, *predicted).backward()
+    expected = counter.get_total_flops() / cfg.block_size
+    assert train.operations_per_token(cfg, 50304) == pytest.approx(expected, rel=0.1)
+
+
 @pytest.mark.bert_block
 def test_untied_positions_have_scores_of_their_own_and_a_run_is_scored_from_its_checkpoint(cfg, analysed):
     run(cfg, positions="untied", max_iters=2)
@@ -179,3 +199,12 @@ def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table_and_samples(cfg, mon
     symmetry = scores(cfg).query("layer == 1 and head.isna()").symmetry.tolist()
     assert f"\n    1{symmetry[0]:17.2f}{symmetry[-1]:8.2f} " in said
     assert f"validation loss {log(cfg).val_loss[3]:.4f}" in said and "validation text" in said
+
+
+def test_a_deterministic_run_asks_torch_and_cublas_for_it(cfg, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    try:
+        train.find_place(replace(cfg, deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
