@@ -49,8 +49,6 @@ def prepare(hub, tmp_path):
 
 
 @pytest.mark.parametrize("argv, repo, commit, path, n_files, column", [
-    (["wikipedia"], "wikimedia/wikipedia", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa",
-     "20231101.en/train-{:05}-of-00041.parquet", 41, "text"),
     (["wikipedia", "--snapshot=20220301.en"], "legacy-datasets/wikipedia", "97a0b052c326b45fb68593a14972d9eed884cd17",
      "data/20220301.en/train-{:05}-of-00041.parquet", 41, "text"),
     (["jigsaw"], "monology/jigsaw", "690f4aa8ee63d1c28d6088859bba26b0c8db7b6e",
