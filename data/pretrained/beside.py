@@ -1,31 +1,18 @@
 """
 What may lie beside the weights of queries and keys. The one rule: a tensor in their block of attention, or one that is
-called after them, is the weight, its bias or a name of the lists below, or the model is refused. So no adapter,
-parametrization, mask of pruning or scale goes without a word, whatever it is called.
+called after them, is the weight, its bias or in beside.csv, or the model is refused. So no adapter, parametrization, mask
+of pruning or scale goes without a word, whatever it is called.
 """
 
+import csv
 import re
+from pathlib import Path
 
 from .checkpoint import require
 
-# Whole modules of values, outputs and gates of outputs: what is inside of them changes no query or key.
-OUTPUTS = set("""
-    v v_proj v_lin value value_proj value_net value_layer linear_v Wv wv W_v to_v c_v v_sconv project_v vg
-    o o_proj out out_proj out_lin output output_proj output_layer proj proj_out c_proj dense Wo wo W_o to_out linear_out
-    out_projection projection projection_layer attention_out o_net project_o g_proj gate_proj ve_gate""".split())
-# Whole names, without ".weight", ".bias" and numbers: norms of queries, keys and inputs, positions, masks, biases.
-HARMLESS = set("""
-    q_norm k_norm v_norm q_layernorm k_layernorm query_layernorm key_layernorm query_norm key_norm q_ln k_ln
-    norm_q norm_k ln_q ln_k qk_norm q_a_layernorm kv_a_layernorm q_layernorm.norms k_layernorm.norms q_a_norm kv_a_norm
-    kv_norm LayerNorm layer_norm layernorm norm attn_sub_norm inner_attn_ln sub_norm
-    rotary_emb.inv_freq rotary_emb.original_inv_freq rotary_emb.freqs rope.inv_freq rotary_pos_emb.inv_freq inv_freq
-    rotary_emb.cos_cached rotary_emb.sin_cached rel_pos_h rel_pos_w rel_pos_bias rel_pos_emb relative_pos_embeddings
-    relative_position_bias_table relative_position_index relative_position_bias.relative_position_bias_table
-    relative_position_bias.relative_position_index relative_attention_bias rel_attn_embed relative_k_proj linear_pos
-    emb_rel_k emb_rel_v distance_embedding gru_rel_pos_linear gru_rel_pos_const pos_proj pos_q_proj pos_key_proj
-    pos_query_proj pos_q pos_k pos_bias_u pos_bias_v bias_u bias_v alibi slopes alibi_slopes
-    masked_bias tril mask causal_mask attn_mask sinks
-    bias q_bias k_bias v_bias qkv_bias in_proj_bias query_bias key_bias value_bias dense_bias gate_bias""".split())
+# Names in a block of attention that change no query or key: of outputs, norms, positions, masks and biases.
+with open(Path(__file__).parent / "beside.csv", newline="") as file:
+    HARMLESS = {line["name"] for line in csv.DictReader(file)}
 # In the module of a weight: its bias, and how far activations go in Gemma's clipped layers.
 OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max"}
 # What queries, and both, are called in names of weights; and any word for queries or keys.
@@ -96,9 +83,8 @@ def is_layer(block):
 
 
 def changes_nothing(rest, words):
-    """Returns whether a tensor, by its name in the block of attention, is on one of the lists."""
+    """Returns whether a tensor, by its name in the block of attention, changes no query or key."""
     for word in words:
         if rest.startswith(f"{word}."):
             return rest.removeprefix(f"{word}.") in OF_WEIGHT
-    plain = re.sub(r"\.\d+(?=\.|$)", "", re.sub(r"\.(weight|bias)$", "", rest))
-    return plain in HARMLESS or rest.partition(".")[0] in OUTPUTS
+    return rest.partition(".")[0] in HARMLESS
