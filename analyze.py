@@ -273,7 +273,6 @@ def read_command(argv):
     hand.add_argument("--order", choices=["qkv", "qk", "grouped", "kv"], help="what lies in them: q, then k, then v "
                       "(qkv), or no v (qk), or key head by key head (grouped); or k, then v in those of --k (kv)")
     hand.add_argument("--heads", metavar="H[,HKV]", help="the number of query heads, and of key heads")
-    hand.add_argument("--layers", type=int, metavar="N", help="how many layers have attention, if not all have it")
     hand.add_argument("--transposed", action="store_true", help="the weights are (in, out), as in GPT-2's Conv1D")
     runs = parser.add_argument_group("runs of train.py (--runs)")
     runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
@@ -283,7 +282,7 @@ def read_command(argv):
     runs.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
     runs.add_argument("--by_layer", action="store_true", help="print each layer")
     args = parser.parse_args(argv)
-    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed", "layers")}
+    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
     of_models = ["per_head", "matrices", "gamma", "device", *args.layout]
     of_runs = ["plan", "arms", "baseline", "measure", "all", "by_layer"]
     for word in of_runs if args.hf else of_models:  # or it would be left out in silence

@@ -76,10 +76,6 @@ def test_what_is_found(config, names, stacks, notes):
     ({"layer_types": ["linear_attention", "full_attention"] * 5}, [1, 3, 5, 7]),  # the last two predict further tokens
     ({"attn_type_list": [0, 0, 0, 1] * 2}, [3, 7]),  # MiniMax
     ({"hybrid_override_pattern": "M-M*M-E*"}, [3, 7]),  # Nemotron-H
-    ({"full_attention_interval": 4}, [3, 7]),  # Qwen3-Next
-    ({"attn_layer_period": 4, "attn_layer_offset": 1}, [1, 5]),  # Jamba
-    ({"full_attn_idxs": [2, 5]}, [2, 5]), ({"attn_layer_indices": [2, 5]}, [2, 5]),  # LFM2, Bamba
-    ({"linear_attn_config": {"full_attn_layers": [4, 8]}}, [3, 7]),  # Kimi, from 1 on
 ])
 def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is_there(keys, layers):
     config = LLAMA | {"num_hidden_layers": 8} | keys
@@ -88,6 +84,13 @@ def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is
     for lost in layers:
         with pytest.raises(CheckpointError, match=f"layer {lost} missing: get all files.*layer_types"):
             find_stacks(config, llama(i for i in layers if i != lost))
+
+
+def test_where_the_config_has_a_rule_for_layers_those_with_queries_and_keys_are_scored():
+    config = LLAMA | {"num_hidden_layers": 8, "full_attention_interval": 4}  # Qwen3-Next
+    others = {f"model.layers.{i}.self_attn.q_proj.weight": (32, 32) for i in (0, 1)}  # Kimi's layers have these, too
+    [stack], _ = find_stacks(config, llama([3, 7]) | others)
+    assert [layer.index for layer in stack.layers] == [3, 7]
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ REFUSED = [  # config, names, what is said
     *[(LLAMA, llama() | {f"{Q_PROJ}{name}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload.*prune.*remove_param")
       for name in (".qweight", ".lora_A.default.weight", "_lora.down.weight", ".weight_orig")],
     *[(LLAMA, llama() | {f"model.layers.0.self_attn.{name}": (8, 32)}, "may change it")
-      for name in ("delta.weight", "per_dim_scale", "q_norm.lora_A")],
+      for name in ("delta.weight", "per_dim_scale")],
     *[(LLAMA, llama() | {f"{name}.weight": (8, 32)}, "may change it|no known place")
       for name in ("model.layers.0.q_adapter", "lora.model.layers.0.self_attn.q_proj.a")],
 ]

@@ -99,23 +99,22 @@ def halves(weights, sizes, config):
 ORDERS = {"": (separate, 0), "kv": (separate, 0), "qk": (halves, 1), "qkv": (blocks, 2), "grouped": (grouped, 2)}
 
 
-def given(weights, sizes, config):
-    """What the user says. config: by_hand.Hand, as a dict."""
+def given(weights, sizes, hand):
+    """What the user says. hand: by_hand.Hand."""
     n_head, n_kv_head = sizes.n_head, sizes.n_kv_head
-    form, n_beside = ORDERS[config["order"]]
-    is_matrix = all(set(weight.shape[2:]) <= {1} for weight in weights)
-    require(is_matrix, "expected weights of two dimensions, or of a convolution of kernel 1")
-    weights = [weight.flatten(1).mT if config["transposed"] else weight.flatten(1) for weight in weights]  # (out, in)
+    form, n_beside = ORDERS[hand.order]
+    if hand.transposed:
+        weights = [weight.mT for weight in weights]  # (out, in)
     if len(weights) > 2:  # a tensor for each head
-        require(len(weights) == n_head + n_kv_head and not config["order"],
+        require(len(weights) == n_head + n_kv_head and not hand.order,
                 f"{len(weights)} tensors are not {n_head} heads of q, and {n_kv_head} of k alone")
         weights = [torch.cat(weights[:n_head]), torch.cat(weights[n_head:])]
-    if config["order"] == "kv":
-        weights[1] = weights[1].chunk(2)[0]  # [k; v]
+    if hand.order == "kv":
+        weights = [weights[0], weights[1].chunk(2)[0]]  # [k; v]
     n_parts = n_head + n_beside * n_kv_head
     n_out, n_in = weights[0].shape
     is_turned = n_beside and n_in * n_head == n_out * n_parts  # q is (C, C) if rows and columns change places
-    way_on = "leave out" if config["transposed"] else "add"
+    way_on = "leave out" if hand.transposed else "add"
     require(not is_turned, f"({n_out}, {n_in}) as (out, in) looks transposed: {way_on} --transposed")
     return form(weights, sizes._replace(head_dim=n_out // n_parts), {})
 

@@ -104,15 +104,6 @@ def part_of(name, inner):
     return min(starts, key=starts.get, default="text")
 
 
-def config_of_name(config, name):
-    """Returns the config of the part that a tensor belongs to; {} if config.json says nothing of this part."""
-    inner = inner_configs(config)
-    part = part_of(name, inner)
-    if part in inner:
-        return config_of_name(inner[part], name)
-    return {} if inner and part != "text" else config
-
-
 def find_parts(config, names):
     """Returns the parts of a model, from its config.json and the names of its tensors."""
     model_type = pick(config, str, "model_type")
@@ -162,7 +153,10 @@ KEYS = dict(
     n_kv_head="num_key_value_heads_per_layer num_key_value_heads n_kv_heads num_kv_heads",
     head_dim="head_dim d_kv attention_head_size attention_head_dim d_head dim_head head_size kv_channels",
     n_shared="num_kv_shared_layers")
-WIDTH = re.compile(r"(hidden|embed\w*|emb|model)_(size|dim)$|^(n_embd|n_embed|d_model|dim|width)$")
+KINDS_OF_LAYERS = "layer_types", "layers_block_type", "attn_type_list"
+# Keys of models in which only some layers have a softmax. The weights of the others have other names.
+SOME_LAYERS = {"full_attention_interval", "attn_layer_period", "cross_attention_layers", "linear_attn_config",
+               "full_attn_idxs", "attn_layer_indices"}
 # The kinds of layers without a softmax: words, the letters of Nemotron-H, and the 0 of MiniMax.
 NO_SOFTMAX = {"linear_attention", "mamba", "mamba2", "conv", "recurrent", "moe", "mlp", "M", "-", "E", 0}
 
@@ -178,21 +172,15 @@ def read_size(name, row, config):
     return pick(config, int, *[key.format(row.stack) for key in KEYS[name].split()], default=getattr(row, name, None))
 
 
-def softmax_layers(config, n_layer):
-    """Returns which of n_layer layers have a softmax; [] if the config does not tell them apart from others."""
-    kinds = pick(config, list, "layer_types", "layers_block_type", "attn_type_list", default=[])
+def softmax_layers(config, n_layer, whole):
+    """Returns which layers have attention with a softmax. whole: those that have all weights of queries and keys."""
+    kinds = pick(config, list, *KINDS_OF_LAYERS, default=[])
     kinds = kinds or list(pick(config, str, "hybrid_override_pattern", default=""))
     if kinds:  # it may go on with layers that predict further tokens
         return [i for i, kind in zip(range(n_layer), kinds) if kind not in NO_SOFTMAX]
-    period = pick(config, int, "full_attention_interval", "attn_layer_period")  # Qwen3-Next, Jamba
-    if period:
-        offset = pick(config, int, "attn_layer_offset", default=period - 1)
-        return [i for i in range(n_layer) if i % period == offset]
-    crossing = pick(config, list, "cross_attention_layers", default=[])  # mllama
-    if crossing:
-        return [i for i in range(n_layer) if i not in crossing]
-    from_1 = pick(pick(config, dict, "linear_attn_config", default={}), list, "full_attn_layers", default=[])  # Kimi
-    return pick(config, list, "full_attn_idxs", "attn_layer_indices", default=[i - 1 for i in from_1])
+    if any(config.get(key) for key in SOME_LAYERS):
+        return [i for i in whole if i < n_layer]
+    return list(range(n_layer))
 
 
 def mask_is_causal(row, config):

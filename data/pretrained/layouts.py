@@ -15,10 +15,11 @@ from typing import NamedTuple
 import torch
 
 from .beside import NOT_SELF, is_cross_attention, is_of, looks_like_query, refuse_changed
-from .by_hand import advice, compare_dims, part_by_hand, sizes_by_hand
+from .by_hand import advice, row_by_hand
 from .checkpoint import FP8, CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
-from .layout_table import (TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes, softmax_layers)
+from .layout_table import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
+                           softmax_layers)
 
 
 class Layer(NamedTuple):
@@ -26,7 +27,7 @@ class Layer(NamedTuple):
     names: tuple  # of the tensors that hold q and k
     form: str  # key of FORMS
     sizes: Sizes
-    config: dict  # what FORMS needs beside the sizes
+    config: dict  # what FORMS needs beside the sizes: the config, or the user's words, a Hand
 
     def heads(self, tensors):
         """Returns w_q (n_head, C, D), w_k (n_kv_head, C, D) as stored. Raises CheckpointError if shapes do not fit."""
@@ -40,11 +41,6 @@ class Layer(NamedTuple):
             fits = False
         require(fits, f"{found} do not fit n_head, n_kv_head, head_dim = {tuple(self.sizes)}")
         return q.mT, k.mT
-
-    def fit(self, shapes):
-        """Returns n_head, n_kv_head and head_dim by the shapes of the tensors. Raises as `heads` does."""
-        w_q, w_k = self.heads({name: torch.empty(shapes[name], device="meta") for name in self.names})
-        return Sizes(len(w_q), len(w_k), w_q.shape[-1])
 
 
 class Stack(NamedTuple):
@@ -61,8 +57,15 @@ def find_stacks(config, shapes, hand=None):
     config: its config.json. shapes: {name: shape} of all tensors. hand: a Hand, in place of the table. Raises
     CheckpointError if q and k are not certain.
     """
+    if hand:
+        row = row_by_hand(hand, shapes)
+        layers, _ = find_layers(row, shapes, {}, shapes)
+        n_shapes = len({tuple(shapes[name] for name in layer.names) for layer in layers})
+        require(n_shapes == 1, f"layers of {' and '.join(hand.patterns)} have different shapes: score them in Python")
+        refuse_changed(layers, shapes, ())
+        return [Stack("", None, layers)], []
     try:
-        return stacks_of_parts(config, shapes, hand)
+        return stacks_of_parts(config, shapes)
     except CheckpointError as e:
         method = pick(config, dict, "quantization_config", default={}).get("quant_method")
         require(not method, f"quantised weights ({method}): score the model it was made from, or write it out as "
@@ -70,75 +73,63 @@ def find_stacks(config, shapes, hand=None):
         raise
 
 
-def stacks_of_parts(config, shapes, hand):
-    """Returns the same. Checks that no other tensor looks like a query."""
+def stacks_of_parts(config, shapes):
+    """Returns the same by the table. Checks that no other tensor looks like a query."""
     model_type = pick(config, str, "model_type")
     others = {*NOT_SELF, *(module for row in TABLE.get(model_type, []) for module in row.others)}
-    names = {name for name in shapes if hand or not is_of(name, others)}
-    unscored = [name for name in shapes if name not in names and looks_like_query(name, shapes[name])]
-    left_out = [module for module in sorted(others) if any(is_of(name, [module]) for name in unscored)]
-    notes = [f"its {module} is left out" for module in left_out]
-    queries = {name for name in names if looks_like_query(name, shapes[name])}
+    names = {name for name in shapes if not is_of(name, others)}
+    queries = {name for name in shapes if looks_like_query(name, shapes[name])}
+    left_out = [module for module in sorted(others) if any(is_of(name, [module]) for name in queries)]
+    queries &= names
     accounted_for = set()
     stacks = []
-    for part in [part_by_hand(hand, config, names)] if hand else find_parts(config, names):
+    for part in find_parts(config, names):
         if not part.rows and (not part.name or any(not is_cross_attention(name) for name in part.names & queries)):
             told = f"model_type {part.model_type!r} is not known" if part.model_type else "no config.json says its type"
-            raise CheckpointError(f"{told}: {advice(part.config, part.names, shapes)}")
+            raise CheckpointError(f"{told}: {advice(part.config, part.names & queries, part.names)}")
         rows = [row for row in part.rows if row.match(part.names)]
         for row in rows:
-            layers, beside = find_layers(row, part, shapes)
+            layers, beside = find_layers(row, part.names, part.config, shapes)
             # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
-            inner = row.stack if len(rows) > 1 or not (part.name or hand) else ""
+            inner = row.stack if len(rows) > 1 or not part.name else ""
             stacks.append(Stack(".".join(filter(None, [part.name, inner])), mask_is_causal(row, part.config), layers))
             accounted_for |= beside | refuse_changed(layers, part.names, row.others)
             queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
     left = sorted(name for name in queries - accounted_for if not is_cross_attention(name))
-    if hand:
-        return stacks, notes + ([f"{len(left)} other tensors, as {left[0]}, are not scored"] if left else [])
     told = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
-    require(stacks and not left, f"{model_type}: {told}: {advice(config, names, shapes)}")
-    return stacks, notes
+    require(stacks and not left, f"{model_type}: {told}: {advice(config, queries, names)}")
+    return stacks, [f"its {module} is left out" for module in left_out]
 
 
 # ---- the layers of a stack ---------------------------------------------------------------------------------------
 
 
-def find_layers(row, part, shapes):
+def find_layers(row, names, config, shapes):
     """Returns the layers of a stack, exactly those of the config, and the names of the tensors in others."""
-    config, hand = part.config, row.hand
-    matches = row.match(part.names)
+    matches = row.match(names)
     prefixes = sorted({match.groupdict().get("prefix", "") for _, match in matches})
     require(len(prefixes) == 1, f"{row.model_type}: attention layers under each of {' and '.join(prefixes)!r}")
     found = by_layer(matches)
-    own, shared, end = expected_layers(row, config, found)
+    own, end = own_layers(row, config, found)
     told = f"{len(own)} layers have attention"
     for weight in row.weights:
         missing = [str(i) for i in own if weight not in found.get(i, {})]
         require(not missing, f"{told}, {weight} of layer {', '.join(missing):.60} missing: get all files, and merge "
-                             "adapters; if these layers have no attention, say so by layer_types in config.json, or "
-                             "by --layers N")
-    n_all = end + pick(config, int, "num_nextn_predict_layers", default=0)  # DeepSeek-V3 predicts further tokens
-    others = found.keys() - {*own} - shared
-    more = [i for i in others if i >= n_all or (i < end and len(found[i]) == len(row.weights))]
-    if hand:
-        more = [i for i in more if i >= n_all and not hand.n_layer]
+                             "adapters; if these layers have no attention, say so by layer_types in config.json")
+    more = [i for i in found if i >= end]
     require(not more, f"{told}, and there are weights of layer {str(more)[1:-1]:.60} as well")
 
-    sizes_of = {i: read_sizes(row, config, i) for i in own}
-    if hand:
-        sizes_of = sizes_by_hand(sizes_of, hand)
-    require(sizes_of[own[0]].n_head, f"{row.model_type}: config.json has no number of heads")
     layers = []
     for i in own:
-        names = tuple(name for weight in row.weights for name in found[i][weight])
-        layers.append(Layer(i, names, row.form, sizes_of[i], hand._asdict() if hand else config))
-    fits = {layer.fit(shapes): layer for layer in layers}
-    if hand:
-        compare_dims(fits, len({*sizes_of.values()}), config)
+        tensors = tuple(name for weight in row.weights for name in found[i][weight])
+        sizes = Sizes(*row.hand.heads, None) if row.hand else read_sizes(row, config, i)
+        require(sizes.n_head, f"{row.model_type}: config.json has no number of heads")
+        layer = Layer(i, tensors, row.form, sizes, row.hand or config)
+        layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})  # do they fit?
+        layers.append(layer)
     starts = {match.string[: match.start("i")] for _, match in matches}  # of the names of layers
-    beside = tuple(f"{start}{i}." for start in starts for i in {*range(n_all)} - {*own})
-    return layers, {name for name in part.names if name.startswith(beside)}
+    beside = tuple(f"{start}{i}." for start in starts for i in {*range(end)} - {*own})
+    return layers, {name for name in names if name.startswith(beside)}
 
 
 def by_layer(matches):
@@ -154,23 +145,17 @@ def by_layer(matches):
     return found
 
 
-def expected_layers(row, config, found):
-    """Returns the layers with keys of their own, those with the keys of earlier ones, and the number after the last."""
-    hand = row.hand
-    n_layer = read_size("n_layer", row, config)
-    if n_layer is None:
-        n_layer = len(pick(config, list, "layer_types", "layers_block_type", default=[]))
-    require(n_layer or hand, f"{row.model_type}: config.json has no number of layers")
-    n_layer = n_layer or max(found) + (0 in found)
-    expected = softmax_layers(config, n_layer)
-    counts_from_1 = hand and not expected and 0 not in found
-    end = n_layer + 1 if counts_from_1 else n_layer
-    expected = expected or range(end - n_layer, end)
-    n_shared = read_size("n_shared", row, config) or 0  # the last ones: Gemma 3n and 4
-    period = pick(config, int, "cla_share_factor", default=1) if config.get("use_cla") else 1  # Hunyuan
-    own = [i for i in expected if i < end - n_shared and i % period == 0]
-    if hand and hand.n_layer:
-        own = sorted(i for i in found if len(found[i]) == len(row.weights))
-        require(len(own) == hand.n_layer, f"{len(own)} layers match, and {hand.n_layer} have attention by your words")
+def own_layers(row, config, found):
+    """
+    Returns the numbers of the layers with queries and keys of their own, and the number after the last layer.
+
+    found: {layer: {weight: its tensors}}. Raises CheckpointError if the config does not say how many layers there are.
+    """
+    if row.hand:
+        return sorted(found), max(found) + 1
+    n_layer = read_size("n_layer", row, config) or len(pick(config, list, *KINDS_OF_LAYERS, default=[]))
+    require(n_layer, f"{row.model_type}: config.json has no number of layers")
+    own = softmax_layers(config, n_layer, [i for i in found if len(found[i]) == len(row.weights)])
+    own = own[: len(own) - (read_size("n_shared", row, config) or 0)]  # the last ones of Gemma 3n have the keys of others
     require(own, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
-    return own, {*expected} - {*own}, end
+    return own, n_layer + pick(config, int, "num_nextn_predict_layers", default=0)  # those predict further tokens
