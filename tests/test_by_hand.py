@@ -127,4 +127,4 @@ def test_the_flags_of_a_refusal_score_the_model():
 def test_the_order_of_a_fused_tensor_is_not_guessed():
     config, shapes = dict(model_type="codegen", n_head=H), {"h.0.attn.c_attn.weight": (3 * C, C)}
     line = one_line(lambda: find_stacks(config, shapes))
-    assert "h.{i}.attn.c_attn.weight" in line and "order" in line and "--heads" not in line
+    assert "h.{i}.attn.c_attn.weight" in line and "--order" in line and "if its code" not in line

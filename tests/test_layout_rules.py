@@ -99,7 +99,7 @@ C_ATTN = qk("h.{i}.attn", BOTH, (96, 32), weights="c_attn")
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
 REFUSED = [  # config, names, what is said
-    ({}, llama(), "no config.json says its type: name its weights with --q, --k and --heads"),
+    ({}, llama(), "no config.json says its type: name its weights with --q and --k"),
     (LLAMA | dict(num_hidden_layers=1), llama(), "weights of layer 1 as well"),
     (LLAMA | dict(model_type="olmo", num_attention_heads=None), llama(), "no number of heads"),
     (LLAMA | dict(num_key_value_heads=2), llama(), "do not fit"),

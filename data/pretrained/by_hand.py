@@ -58,14 +58,14 @@ def advice(config, queries, names):
     queries: those of the names that look like queries.
     """
     patterns = {numbered(name) for name in names}
+    like_queries = sorted({numbered(name) for name in queries if not is_cross_attention(name)})[:3]
     sizes = read_sizes(Row(""), config, 0)
     ways = []
-    for q in sorted({numbered(name) for name in queries if not is_cross_attention(name)}):
+    for q in like_queries:
         k = QK_WORD.sub(lambda match: KEY_OF.get(match[1], match[1]), q)
-        if k == q or k not in patterns:
-            ways.append(f"{q} holds more than queries, in an order that its code says (--qkv with --order)")
-        elif sizes.n_head:
-            ways.append(f"if its code says so, score it with --q '{q}' --k '{k}' "
-                        f"--heads {sizes.n_head},{sizes.n_kv_head or sizes.n_head}")
-    return "; ".join(ways[:3]) or ("name its weights with --q, --k and --heads H,HKV, or score a layer in Python: "
-                                   "scores(q.weight.T, k.weight.T)")
+        if sizes.n_head and k != q and k in patterns:
+            ways.append(f"--q '{q}' --k '{k}' --heads {sizes.n_head},{sizes.n_kv_head or sizes.n_head}")
+    if ways:
+        return f"if its code says so, score it with {', or with '.join(ways)}"
+    return (f"name its weights with --q and --k, or --qkv and --order, and --heads H,HKV ({', '.join(like_queries)}), or "
+            "score a layer in Python: scores(q.weight.T, k.weight.T)")

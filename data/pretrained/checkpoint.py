@@ -32,20 +32,16 @@ from tqdm import tqdm
 from ..names import CheckpointError, require
 
 SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # of the files that can be read
-# The weights of a folder are what matches the first of these that matches anything, and only one file may match it.
-# ckpt.pt of train.py and nanoGPT comes first, because an export beside it would grow old in silence.
-WEIGHTS = (r"ckpt\.pt", r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_model\.bin",
-           r"pytorch_model\.bin\.index\.json", r".*\.(safetensors|bin)\.index\.json", r".*\.safetensors",
-           r".*\.(pt|pth|ckpt)")
-NO_WEIGHTS = "adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt"
+# Of a folder the first of these is read. ckpt.pt of train.py and nanoGPT comes first, because an export beside it would
+# grow old in silence.
+WEIGHTS = ("ckpt.pt", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+           "pytorch_model.bin.index.json")
 STATE_DICTS = "state_dict", "model", "model_state_dict", "net", "module"  # under which training scripts save weights
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
 WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 # In the names of files and folders of which each process has written one.
-PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d")
-ONE_OF = re.compile(r"\d[-_]of[-_](?!0*1\b)\d")  # in model-00001-of-00002
-MERGE = "merge the pieces with the program that wrote them, or gather the weights in memory around score_model"
+PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d|\d[-_]of[-_](?!0*1\b)\d")
 FP8 = "FP8: multiply the weights by their scales first, or take a 16-bit copy"
 AHEAD = 3  # groups that are read in advance
 torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])  # of MAE, of TransformerEngine
@@ -66,6 +62,7 @@ def only_checkpoint_errors(what):
 class Folder:
     def __init__(self, path):
         self.path = Path(path)
+        self.called = self.path.resolve().name
         self.names = sorted(os.listdir(path))  # of files and folders
         self.lengths = []  # of every range that was read; no sum, because several threads can append, but not add
 
@@ -108,43 +105,23 @@ def open_folder(source):
         where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
         with only_checkpoint_errors("no file or folder here, and from the Hub it"):
             return open_repository(where, revision), file
-    folder = Folder(path if path.is_dir() else path.parent)
-    if "config.json" not in folder.names:  # else it is a model, whose shapes are compared with its config
-        above = folder.path.resolve()
-        refuse_piece(above.name, os.listdir(above.parent))
-    return folder, "" if path.is_dir() else path.name
+    return Folder(path if path.is_dir() else path.parent), "" if path.is_dir() else path.name
 
 
 def find_files(folder, name):
     """Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it."""
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
     require(not is_adapter, "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere")
-    name = name or find_weights(folder.names)
-    require(name.endswith(SUFFIXES), "no model.safetensors or pytorch_model.bin here, but "
-            f"{', '.join(folder.names):.150}: convert it with save_pretrained, or give the path of one file or folder")
+    name = name or next((known for known in WEIGHTS if known in folder.names), "")
+    require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: give the path "
+            "of one file or folder, or convert it with save_pretrained")
     if name.endswith(".json"):
         index = read_json(folder, name)["weight_map"]
         return sorted(set(index.values())), index
-    require(not ONE_OF.search(name), f"{name} is one of several files: give the folder of all, with its index.json")
-    refuse_piece(name, folder.names)
+    is_whole = "config.json" in folder.names or not PIECE.search(f"{folder.called}/{name}")  # else shapes are compared
+    require(is_whole, f"{folder.called}/{name} is a piece by its name: give the folder of all, with its index.json; merge "
+            "the pieces with the program that wrote them; or gather the weights in memory around score_model")
     return [name], {}
-
-
-def find_weights(names):
-    """Returns the name of the file of weights in a folder, or of the index of several. "" if it is not clear."""
-    others = [name for name in names if not name.startswith(NO_WEIGHTS)]
-    for pattern in WEIGHTS:
-        found = [name for name in others if re.fullmatch(pattern, name)]
-        if found:
-            return found[0] if len(found) == 1 else ""
-    return ""
-
-
-def refuse_piece(name, names):
-    """Raises CheckpointError if a file or folder has the name of a piece, and others lie beside it, among `names`."""
-    alike = [other for other in names if re.sub(r"\d+", "0", other) == re.sub(r"\d+", "0", name)]
-    is_piece = PIECE.search(name) and len(alike) > 1
-    require(not is_piece, f"{name} beside {len(alike) - 1} others is a piece by its name: {MERGE}")
 
 
 def read_json(folder, file):

@@ -4,7 +4,6 @@ HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
 import sys
-import time
 from pathlib import Path
 
 import httpx2  # the HTTP client of huggingface_hub
@@ -12,7 +11,7 @@ import numpy
 import torch
 from huggingface_hub import HfApi, hf_hub_download, hf_hub_url, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 from tqdm import tqdm
 
 from ..names import printable, require
@@ -26,7 +25,7 @@ class HubFolder(Folder):
 
     def __init__(self, info, inside):
         self.repo, self.commit = info.id, info.sha
-        self.inside = inside  # "", or the path of the folder and "/"
+        self.inside = self.called = inside  # "", or the path of the folder and "/"
         files = [file for file in info.siblings if file.rfilename.startswith(inside)]
         self.sizes = {file.rfilename.removeprefix(inside): file.size for file in files}
         self.names = sorted({file.partition("/")[0] for file in self.sizes})
@@ -56,19 +55,12 @@ class HubFolder(Folder):
         asked = f"{start}-{start + n - 1}"
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
         headers = build_hf_headers() | {"Range": f"bytes={asked}", "Accept-Encoding": "identity"}
-        for pause in 1, 2, 4, 8, None:  # seconds, if the connection ends in the middle
-            try:
-                with http_stream_backoff("GET", url, headers=headers, timeout=WAIT, retry_on_exceptions=()) as answer:
-                    hf_raise_for_status(answer)
-                    # Before its content comes, because a host without ranges sends the whole file.
-                    sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
-                    require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it "
-                            f"all with: hf download {self.repo}")
-                    return bytearray(answer.read())
-            except httpx2.TransportError:
-                if not pause:
-                    raise
-                time.sleep(pause)
+        answer = http_backoff("GET", url, headers=headers, timeout=WAIT)  # asks again if the connection breaks
+        hf_raise_for_status(answer)
+        sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
+        require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it all with: hf download "
+                f"{self.repo}")
+        return bytearray(answer.content)
 
 
 def open_repository(where, revision):
