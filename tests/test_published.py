@@ -23,7 +23,7 @@ PRINTED = list(pd.read_csv(ROOT / "data/pretrained/printed_tables.csv", keep_def
 
 @pytest.fixture
 def shown(tmp_path, capsys, drawn):
-    """The lines that the command prints, and its three pictures."""
+    """The lines that the command prints, and its two pictures."""
     published.main(tmp_path)
     return capsys.readouterr().out.splitlines(), drawn
 
@@ -72,7 +72,7 @@ def pair_share(models, score):
 
 
 def test_the_command_says_what_is_of_wqk_draws_every_point_once(shown):
-    lines, (picture, _, _) = shown
+    lines, (picture, _) = shown
     assert "Of 70 rows 52 are of W_qk, and 18 are of another matrix." in lines
     assert lines[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
     of_figure_2 = [model for model in MODELS if model.figure == "2"]

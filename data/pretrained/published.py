@@ -1,7 +1,7 @@
 """
 What the authors of the paper published, and our scores of public models.
 
-    python -m data.pretrained.published    # prints all, and draws three pictures in data/results/png
+    python -m data.pretrained.published    # prints all, and draws two pictures in data/results/png
 """
 
 from math import inf
@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from ..drawing import (COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, put_legend, put_steps, put_titles,
-                       put_zero)
+from ..drawing import COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, put_legend, put_titles, put_zero
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -19,8 +18,6 @@ SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
            "S2": "Encoder-decoders of language (Figure S2)"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
-DEPTHS = dict(bert=12, bert_small=4)  # layers
-CORPORA = dict(jigsaw="Jigsaw", red_pajama="RedPajama", wikipedia="Wikipedia")
 SEES = {"both": ("sees both sides", ENCODER), "cross": ("sees another text", OTHERS[0]),
         "before": ("sees what came before", DECODER)}
 
@@ -78,29 +75,6 @@ def print_table_1(curves, trajectories):
     print(pandas.DataFrame(layers).T.rename_axis(columns="layer").to_string(float_format="{:.2f}".format))
 
 
-def draw_runs(curves, trajectories, path):
-    """Draws Figures 3a, 3b and S3: a row for each depth and corpus, in which an encoder and a decoder are."""
-    row_of = {}  # title -> number of the row of panels
-    with figure(path, 6, 3, 1.7, "Training runs of the paper's authors", sharex=True, sharey="col") as axes:
-        for name, scores in trajectories.groupby("run"):
-            model, kind, corpus = name.split("--")
-            title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
-            loss, *panels = row = axes[row_of.setdefault(title, len(row_of))]
-            put_titles(row, [f"{title}: loss [nats]", *SCORES])
-            loss.plot(curves[name], color=COLOURS[kind], lw=1, label=kind)
-            loss.plot(curves[f"{name}--symmetric-init"], color=COLOURS[kind], lw=1, ls=":",
-                      label=f"{kind}, symmetric initialization")
-            for axis, score in zip(panels, SCORES):
-                by_step = scores.groupby("step")[score]  # of all layers
-                axis.plot(by_step.median(), marker=".", ms=3, color=COLOURS[kind])
-                quartiles = by_step.quantile(0.25), by_step.quantile(0.75)
-                axis.fill_between(by_step.median().index, *quartiles, color=COLOURS[kind], alpha=0.15, lw=0)
-        for axis, limits in zip(axes[-1], [(0, 5), (-0.8, 0.8), (-1, 0.6)]):  # of their columns
-            axis.set_ylim(limits)
-            put_steps(axis)
-        put_legend(axes[0], ncols=2, title="losses: of training; scores: median over layers, bands: quartiles")
-
-
 def draw_public(models, path):
     """Draws the symmetry of layers and of heads, families one below the other."""
     y = 0.0
@@ -136,7 +110,6 @@ def main(folder=RESULTS / "png"):
     curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
     trajectories = pandas.read_csv(RESULTS / "csv/published/trajectories.csv")
     print_table_1(curves, trajectories)
-    draw_runs(curves, trajectories, folder / "published_runs.png")
 
     public = pandas.read_csv(RESULTS / "csv/public.csv", index_col="path", keep_default_na=False)
     shown = ["stack", "sees", "layers", "symmetry", "chance", "chance_95", "beyond", "head_symmetry", "head_chance"]
