@@ -196,7 +196,7 @@ class ScoredModel(NamedTuple):
 
     table: Any  # a DataFrame: a row for each layer, and with per_head for each head (tables.COLUMNS)
     factors: tuple  # W_q and W_k of the last layer, (C, Hkv D) each
-    note: str  # how much was read, and what of the model was not scored
+    note: str  # how much was read
 
     def __repr__(self):
         from analyze.data.pretrained import tables
@@ -212,7 +212,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
 
         >>> score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
 
-    layout: if it is not known, q and k, or qkv and order, with heads and transposed (data/pretrained/by_hand.py).
+    layout: if it is not known, q and k, or qkv, with heads and order (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
     from analyze.data.pretrained import tables  # here: a training needs the scores alone
@@ -228,7 +228,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         opened = open_checkpoint(source)
         shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
-        stacks, notes = find_stacks(opened.config, shapes, hand)  # where q and k are
+        stacks = find_stacks(opened.config, shapes, hand)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
@@ -243,9 +243,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in found]
     # What is the same in all rows. How much was read is told, but is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
-                  layout=str(hand or ""), note=", ".join(notes))
-    told = ", ".join([opened.note, *notes])
-    return ScoredModel(tables.score_table(rows, common, SCORES), factors, told)
+                  layout=str(hand or ""))
+    return ScoredModel(tables.score_table(rows, common, SCORES), factors, opened.note)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -270,10 +269,9 @@ def read_command(argv):
     hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
     hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
     hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
-    hand.add_argument("--order", choices=["qkv", "qk", "grouped", "kv"], help="what lies in them: q, then k, then v "
-                      "(qkv), or no v (qk), or key head by key head (grouped); or k, then v in those of --k (kv)")
-    hand.add_argument("--heads", metavar="H[,HKV]", help="the number of query heads, and of key heads")
-    hand.add_argument("--transposed", action="store_true", help="the weights are (in, out), as in GPT-2's Conv1D")
+    hand.add_argument("--order", metavar="FORM", help="how they hold q and k, a function of data/pretrained/forms.py: "
+                      "blocks, halves, grouped, conv1d; or kv, if those of --k hold keys above values")
+    hand.add_argument("--heads", metavar="H[,HKV[,D]]", help="how many heads of queries and of keys, and their size")
     runs = parser.add_argument_group("runs of train.py (--runs)")
     runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
     runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
@@ -282,7 +280,7 @@ def read_command(argv):
     runs.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
     runs.add_argument("--by_layer", action="store_true", help="print each layer")
     args = parser.parse_args(argv)
-    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
+    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order")}
     of_models = ["per_head", "matrices", "gamma", "device", *args.layout]
     of_runs = ["plan", "arms", "baseline", "measure", "all", "by_layer"]
     for word in of_runs if args.hf else of_models:  # or it would be left out in silence

@@ -10,11 +10,11 @@ from analyze.data.pretrained.checkpoint import CheckpointError
 from analyze.data.pretrained.layouts import find_stacks
 from tests.toy import one_line
 
-C, H, HKV, D = 12, 4, 2, 5
+C, H, HKV, D = 12, 4, 2, 5  # D is not C / H
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, H, D, C), torch.randn(2, HKV, D, C), torch.randn(2, HKV, D, C)  # of two layers
-WORDS = dict(q="b.{i}.wq.weight", k="b.{i}.wk.weight", heads=(H, HKV))
-FUSED = dict(qkv="h.{i}.attn.attn.weight", heads=(H, HKV))
+WORDS = dict(q="b.{i}.wq.weight", k="b.{i}.wk.weight", heads=(H, HKV, D))
+FUSED = dict(qkv="h.{i}.attn.attn.weight", heads=(H, HKV, D))
 
 
 def named(pattern, weights, numbers=(0, 1)):
@@ -49,16 +49,15 @@ SCORED = [  # tensors, words beside WORDS, numbers of the layers
     (head_by_head(), HEADS, [0, 1]),
     (named("b.{i}.to_q", stacked(Q)) | named("b.{i}.to_kv", stacked(K, V)),
      dict(q="b.{i}.to_q", k="b.{i}.to_kv", order="kv"), [0, 1]),
-    *[(named(FUSED["qkv"], weights.mT if turned else weights), dict(FUSED, order=order, transposed=turned), [0, 1])
-      for order, weights in (("qkv", stacked(Q, K, V)), ("qk", stacked(Q, K)), ("grouped", GROUPED))
-      for turned in (False, True)],
+    *[(named(FUSED["qkv"], weights), dict(FUSED, order=order), [0, 1]) for order, weights in (
+        (None, stacked(Q, K, V)), ("halves", stacked(Q, K)), ("grouped", GROUPED), ("conv1d", stacked(Q, K, V).mT))],
 ]
 
 
 def heads_of(tensors, words):
     """-> the layers as the user names them: their numbers, w_q and w_k. words: beside WORDS"""
     hand = read_hand(**(words if "qkv" in words else WORDS | words))
-    [stack], _ = find_stacks({}, {name: weight.shape for name, weight in tensors.items()}, hand)
+    [stack] = find_stacks({}, {name: weight.shape for name, weight in tensors.items()}, hand)
     return [(layer.index, *layer.heads(tensors)) for layer in stack.layers]
 
 
@@ -76,7 +75,7 @@ def test_what_the_user_names_is_scored(tensors, words, layers):
 GROWN = named(WORDS["q"], [torch.ones(20, C), torch.ones(40, C)])
 GROWN |= named(WORDS["k"], [torch.ones(10, C), torch.ones(20, C)])
 REFUSED = [  # tensors, words beside WORDS, what is said
-    (separate(), dict(k=WORDS["q"]), "cannot be both q and k: .* order qk"),
+    (separate(), dict(k=WORDS["q"]), "cannot be both q and k: .* order halves"),
     (separate(), dict(heads=None), "heads = None"),
     (separate(), dict(q="wq"), "{i} has to stand once"),
     (separate(), dict(FUSED, order="qqk"), "order = qqk, expected"),
@@ -91,12 +90,12 @@ REFUSED = [  # tensors, words beside WORDS, what is said
      "may change it"),
     # What is double, or does not fit
     (separate() | separate(["01"]), {}, "b.01.wq.weight have the same number|b.1.wq.weight have the same"),
-    (GROWN, {}, "different shapes"),  # so their heads are not known
+    (GROWN, {}, "do not fit"),  # a layer has more heads than another
     (separate() | {"b.1.wk.weight": torch.ones(20, C)}, {}, "do not fit"),
-    (named(FUSED["qkv"], torch.ones(2, 12, 36)), dict(FUSED, heads=4), "add --transposed"),
-    (head_by_head(), dict(HEADS, heads=4), "6 tensors are not 4 heads of q, and 4 of k"),
-    (head_by_head() | {name: torch.cat([weight, weight]) for name, weight in head_by_head().items() if "key" in name},
-     dict(HEADS, order="kv"), "6 tensors are not"),  # each holds a key and a value
+    (separate(), dict(heads=(H, HKV)), "do not fit"),  # then D is C / H
+    (named(FUSED["qkv"], torch.ones(2, 12, 36)), dict(FUSED, heads=4), "do not fit"),  # it is a Conv1D
+    (head_by_head(), dict(HEADS, heads=4), "do not fit"),
+    (head_by_head(), dict(HEADS, order="kv"), "order = kv, expected one of .'listed'"),  # each holds a key and a value
     ({name: weight[..., None].repeat(1, 1, 3) for name, weight in separate().items()}, {},
      "do not fit"),  # of a convolution; nor (H, C, D), as in TransformerLens
 ]
@@ -114,12 +113,12 @@ def test_what_does_not_name_all_of_the_queries_and_keys_is_refused(tensors, word
 def test_the_flags_of_a_refusal_score_the_model():
     q, k = "d.{i}.attn1.to_q.weight", "d.{i}.attn1.to_k.weight"
     tensors = named(q, Q.flatten(1, 2)) | named(k, K.flatten(1, 2))
-    config = dict(model_type="strange", num_attention_heads=H, num_key_value_heads=HKV)
+    config = dict(model_type="strange", num_attention_heads=H, num_key_value_heads=HKV, head_dim=D)
     line = one_line(lambda: find_stacks(config, {name: weight.shape for name, weight in tensors.items()}))
     assert "'strange' is not known" in line
     flags = shlex.split(line[line.index("--q ") :])
     words = dict(zip((flag.removeprefix("--") for flag in flags[::2]), flags[1::2]))
-    assert words == dict(q=q, k=k, heads="4,2")
+    assert words == dict(q=q, k=k, heads="4,2,5")
     found = heads_of(tensors, words)
     assert torch.equal(found[1][1], Q[1].mT)
 

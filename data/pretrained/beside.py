@@ -1,7 +1,7 @@
 """
 What may lie beside the weights of queries and keys. The one rule: a tensor in their block of attention, or one that is
-called after them, is the weight, its bias or in beside.csv, or the model is refused. So no adapter, parametrization, mask
-of pruning or scale goes without a word, whatever it is called.
+called after them, is the weight, its bias or in beside.csv, or the model is refused. So no adapter, parametrization,
+mask of pruning or scale goes without a word, whatever it is called.
 """
 
 import csv
@@ -13,8 +13,8 @@ from .checkpoint import require
 # Names in a block of attention that change no query or key: of outputs, norms, positions, masks and biases.
 with open(Path(__file__).parent / "beside.csv", newline="") as file:
     HARMLESS = {line["name"] for line in csv.DictReader(file)}
-# In the module of a weight: its bias, and how far activations go in Gemma's clipped layers.
-OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max"}
+# In the module of a weight: its bias, how far activations go in Gemma's clipped layers, what TransformerEngine saves.
+OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max", "_extra_state"}
 # What queries, and both, are called in names of weights; and any word for queries or keys.
 QUERY = r"query|q|Q|wq|wQ|Wq|WQ|qk|qkv|QKV|c_attn|W_?pack|[wW]qkv|att_proj|query_key_value"
 QK_WORD = re.compile(rf"(?<![a-zA-Z])({QUERY}|key|k|K|wk|wK|Wk|WK|kv)(?![a-zA-Z])")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from .beside import QK_WORD, is_cross_attention
 from .checkpoint import require
-from .layout_table import Row, read_sizes
+from .layout_table import Row, Sizes, read_sizes
 
 # What a query is called in names of weights, and what the key beside it.
 KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk", "WQ": "WK"}
@@ -13,34 +13,34 @@ KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk"
 
 class Hand(NamedTuple):
     patterns: tuple[str, ...]  # of the names of q and k, or of a tensor that holds both
-    heads: tuple[int, int]  # how many there are of queries and of keys
-    order: str  # of one tensor: "qkv", "qk", or "grouped", key head by key head; "kv" if that of k holds v too; else ""
-    transposed: bool  # weights are (in, out)
+    sizes: Sizes
+    form: str  # of forms.py
 
 
-def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False):
-    """Returns what the user says, or None. heads: 32, (32, 8) or "32,8"."""
+def read_hand(q=None, k=None, qkv=None, heads=None, order=None):
+    """
+    Returns what the user says, or None. heads: H, or H, Hkv, or H, Hkv, D, as a tuple or as "32,8".
+    order: the function of forms.py that says how tensors hold q and k, if they are not a Linear each, or [q; k; v].
+    """
     if not (q or k or qkv):
-        require(not (heads or order or transposed), "heads, order, transposed go with q, k or qkv")
+        require(not (heads or order), "heads and order go with q, k or qkv")
         return None
     require((q and k and not qkv) or (qkv and not q and not k), "name q and k, or qkv alone")
-    require(qkv or q != k, f"{q} cannot be both q and k: if it holds both, name it as qkv with order qk")
+    require(q is None or q != k, f"{q} cannot be both q and k: if it holds both, name it as qkv with order halves")
     patterns = (qkv,) if qkv else (q, k)
     is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
     require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
-    numbers = re.fullmatch(r"[(\[]?(?P<q>[1-9]\d*)(, ?(?P<k>[1-9]\d*))?[)\]]?", str(heads))
-    require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
-    order = order or ("qkv" if qkv else "")
-    expected = ("qkv", "qk", "grouped") if qkv else ("", "kv")
-    require(order in expected, f"order = {order}, expected one of {expected}")
-    n_head = int(numbers["q"])
-    n_kv_head = int(numbers["k"] or n_head)
-    return Hand(patterns, (n_head, n_kv_head), order, transposed)
+    match = re.fullmatch(r"[(\[]?(\d+)(?:, ?(\d+))?(?:, ?(\d+))?[)\]]?", str(heads))
+    require(match, f"heads = {heads}: say how many there are, as in 32,8")
+    n_head, n_kv_head, head_dim = [number and int(number) for number in match.groups()]
+    expected = ("blocks", "halves", "grouped", "conv1d") if qkv else ("listed",) if "{h}" in q else ("separate", "kv")
+    require(order in (None, *expected), f"order = {order}, expected one of {expected}")
+    return Hand(patterns, Sizes(n_head, n_kv_head or n_head, head_dim), order or expected[0])
 
 
 def row_by_hand(hand, names):
     """Returns a row of the user's patterns. Raises CheckpointError if one of them matches no tensor."""
-    row = Row("", weights=hand.patterns, form="given", hand=hand)
+    row = Row("", weights=hand.patterns, form=hand.form, hand=hand)
     missing = {*hand.patterns} - {weight for weight, _ in row.match(names)}
     there = ", ".join(sorted({*map(numbered, names)}))
     require(not missing, f"nothing matches {' or '.join(missing)}: there are {there:.300}")
@@ -60,12 +60,13 @@ def advice(config, queries, names):
     patterns = {numbered(name) for name in names}
     like_queries = sorted({numbered(name) for name in queries if not is_cross_attention(name)})[:3]
     sizes = read_sizes(Row(""), config, 0)
+    heads = ",".join(str(n) for n in (sizes.n_head, sizes.n_kv_head or sizes.n_head, sizes.head_dim) if n)
     ways = []
     for q in like_queries:
         k = QK_WORD.sub(lambda match: KEY_OF.get(match[1], match[1]), q)
         if sizes.n_head and k != q and k in patterns:
-            ways.append(f"--q '{q}' --k '{k}' --heads {sizes.n_head},{sizes.n_kv_head or sizes.n_head}")
+            ways.append(f"--q '{q}' --k '{k}' --heads {heads}")
     if ways:
         return f"if its code says so, score it with {', or with '.join(ways)}"
-    return (f"name its weights with --q and --k, or --qkv and --order, and --heads H,HKV ({', '.join(like_queries)}), or "
-            "score a layer in Python: scores(q.weight.T, k.weight.T)")
+    return (f"name its weights ({', '.join(like_queries)}) with --q and --k, or --qkv and --order, and --heads H,HKV, "
+            "or score a layer in Python: scores(q.weight.T, k.weight.T)")

@@ -119,8 +119,8 @@ def find_files(folder, name):
         index = read_json(folder, name)["weight_map"]
         return sorted(set(index.values())), index
     is_whole = "config.json" in folder.names or not PIECE.search(f"{folder.called}/{name}")  # else shapes are compared
-    require(is_whole, f"{folder.called}/{name} is a piece by its name: give the folder of all, with its index.json; merge "
-            "the pieces with the program that wrote them; or gather the weights in memory around score_model")
+    require(is_whole, f"{folder.called}/{name} is a piece by its name: give the folder of all, with its index.json; "
+            "merge them with the program that wrote them; or gather the weights in memory around score_model")
     return [name], {}
 
 
@@ -201,13 +201,12 @@ def read_config(folder, file, saved):
 
 
 def plain_names(tensors):
-    """Returns the tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
+    """Returns the tensors by their names in a plain model."""
     plain = {}
     for name, tensor in tensors.items():
-        if not name.endswith("_extra_state"):
-            its_name = WRAPPERS.sub("", name)
-            require(its_name not in plain, f"{name} and another tensor are both called {its_name} in the plain model")
-            plain[its_name] = tensor
+        its_name = WRAPPERS.sub("", name)
+        require(its_name not in plain, f"{name} and another tensor are both called {its_name} in the plain model")
+        plain[its_name] = tensor
     return plain
 
 

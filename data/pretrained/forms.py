@@ -8,7 +8,6 @@ weight. sizes: layouts.Sizes.
 
 import torch
 
-from .checkpoint import require
 from .layout_table import pick
 
 
@@ -95,29 +94,16 @@ def halves(weights, sizes, config):
     return blocks(weights, sizes, config, n_beside=1)
 
 
-# What the user's order of one tensor is here, and how many of keys and values lie in it beside the queries.
-ORDERS = {"": (separate, 0), "kv": (separate, 0), "qk": (halves, 1), "qkv": (blocks, 2), "grouped": (grouped, 2)}
+def kv(weights, sizes, config):
+    """q (H D, C) and [k; v] (2 Hkv D, C): all keys, all values."""
+    q, k_and_v = weights
+    return shared([q, k_and_v.chunk(2)[0]], sizes, config)
 
 
-def given(weights, sizes, hand):
-    """What the user says. hand: by_hand.Hand."""
-    n_head, n_kv_head = sizes.n_head, sizes.n_kv_head
-    form, n_beside = ORDERS[hand.order]
-    if hand.transposed:
-        weights = [weight.mT for weight in weights]  # (out, in)
-    if len(weights) > 2:  # a tensor for each head
-        require(len(weights) == n_head + n_kv_head and not hand.order,
-                f"{len(weights)} tensors are not {n_head} heads of q, and {n_kv_head} of k alone")
-        weights = [torch.cat(weights[:n_head]), torch.cat(weights[n_head:])]
-    if hand.order == "kv":
-        weights = [weights[0], weights[1].chunk(2)[0]]  # [k; v]
-    n_parts = n_head + n_beside * n_kv_head
-    n_out, n_in = weights[0].shape
-    is_turned = n_beside and n_in * n_head == n_out * n_parts  # q is (C, C) if rows and columns change places
-    way_on = "leave out" if hand.transposed else "add"
-    require(not is_turned, f"({n_out}, {n_in}) as (out, in) looks transposed: {way_on} --transposed")
-    return form(weights, sizes._replace(head_dim=n_out // n_parts), {})
+def listed(weights, sizes, config):
+    """A tensor (D, C) for each head: those of q, then those of k."""
+    return torch.stack(weights).split([sizes.n_head, sizes.n_kv_head])
 
 
 FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, halves,
-                                          given)}
+                                          kv, listed)}

@@ -58,8 +58,8 @@ class HubFolder(Folder):
         answer = http_backoff("GET", url, headers=headers, timeout=WAIT)  # asks again if the connection breaks
         hf_raise_for_status(answer)
         sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
-        require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it all with: hf download "
-                f"{self.repo}")
+        require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it all with: "
+                f"hf download {self.repo}")
         return bytearray(answer.content)
 
 

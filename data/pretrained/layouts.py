@@ -1,7 +1,7 @@
 """
 Finds the query and key weights of the self-attention layers in a pretrained Transformer.
 
-    stacks, notes = find_stacks(config, shapes)     # from config.json, and from the names and shapes of all tensors
+    stacks = find_stacks(config, shapes)            # from config.json, and from the names and shapes of all tensors
     w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
@@ -27,7 +27,7 @@ class Layer(NamedTuple):
     names: tuple  # of the tensors that hold q and k
     form: str  # key of FORMS
     sizes: Sizes
-    config: dict  # what FORMS needs beside the sizes: the config, or the user's words, a Hand
+    config: dict  # what some of FORMS need beside the sizes
 
     def heads(self, tensors):
         """Returns w_q (n_head, C, D), w_k (n_kv_head, C, D) as stored. Raises CheckpointError if shapes do not fit."""
@@ -52,7 +52,7 @@ class Stack(NamedTuple):
 @only_checkpoint_errors("config.json, or a shape,")
 def find_stacks(config, shapes, hand=None):
     """
-    Returns the stacks of self-attention layers in a checkpoint, and notes: in words, what of it is not among them.
+    Returns the stacks of self-attention layers in a checkpoint.
 
     config: its config.json. shapes: {name: shape} of all tensors. hand: a Hand, in place of the table. Raises
     CheckpointError if q and k are not certain.
@@ -60,10 +60,8 @@ def find_stacks(config, shapes, hand=None):
     if hand:
         row = row_by_hand(hand, shapes)
         layers, _ = find_layers(row, shapes, {}, shapes)
-        n_shapes = len({tuple(shapes[name] for name in layer.names) for layer in layers})
-        require(n_shapes == 1, f"layers of {' and '.join(hand.patterns)} have different shapes: score them in Python")
         refuse_changed(layers, shapes, ())
-        return [Stack("", None, layers)], []
+        return [Stack("", None, layers)]
     try:
         return stacks_of_parts(config, shapes)
     except CheckpointError as e:
@@ -78,9 +76,7 @@ def stacks_of_parts(config, shapes):
     model_type = pick(config, str, "model_type")
     others = {*NOT_SELF, *(module for row in TABLE.get(model_type, []) for module in row.others)}
     names = {name for name in shapes if not is_of(name, others)}
-    queries = {name for name in shapes if looks_like_query(name, shapes[name])}
-    left_out = [module for module in sorted(others) if any(is_of(name, [module]) for name in queries)]
-    queries &= names
+    queries = {name for name in names if looks_like_query(name, shapes[name])}
     accounted_for = set()
     stacks = []
     for part in find_parts(config, names):
@@ -98,7 +94,7 @@ def stacks_of_parts(config, shapes):
     left = sorted(name for name in queries - accounted_for if not is_cross_attention(name))
     told = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
     require(stacks and not left, f"{model_type}: {told}: {advice(config, queries, names)}")
-    return stacks, [f"its {module} is left out" for module in left_out]
+    return stacks
 
 
 # ---- the layers of a stack ---------------------------------------------------------------------------------------
@@ -122,9 +118,9 @@ def find_layers(row, names, config, shapes):
     layers = []
     for i in own:
         tensors = tuple(name for weight in row.weights for name in found[i][weight])
-        sizes = Sizes(*row.hand.heads, None) if row.hand else read_sizes(row, config, i)
+        sizes = row.hand.sizes if row.hand else read_sizes(row, config, i)
         require(sizes.n_head, f"{row.model_type}: config.json has no number of heads")
-        layer = Layer(i, tensors, row.form, sizes, row.hand or config)
+        layer = Layer(i, tensors, row.form, sizes, config)
         layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})  # do they fit?
         layers.append(layer)
     starts = {match.string[: match.start("i")] for _, match in matches}  # of the names of layers
@@ -156,6 +152,6 @@ def own_layers(row, config, found):
     n_layer = read_size("n_layer", row, config) or len(pick(config, list, *KINDS_OF_LAYERS, default=[]))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
     own = softmax_layers(config, n_layer, [i for i in found if len(found[i]) == len(row.weights)])
-    own = own[: len(own) - (read_size("n_shared", row, config) or 0)]  # the last ones of Gemma 3n have the keys of others
+    own = own[: len(own) - (read_size("n_shared", row, config) or 0)]  # Gemma 3n: the last ones have the keys of others
     require(own, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
     return own, n_layer + pick(config, int, "num_nextn_predict_layers", default=0)  # those predict further tokens

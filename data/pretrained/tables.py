@@ -19,7 +19,6 @@ COLUMNS = {
     "model": "str",  # as the user named it
     "source": "str",  # its path, or its id on the Hub with @revision: by it the rows are known
     "layout": "str",  # "", or what the user said of the tensors that are queries and keys
-    "note": "str",  # what of the model has no rows here
     "params": "int64",  # of the whole checkpoint
     "gamma": "float64",  # of directionalities
     "n": "int64",  # W_qk is n x n, the product of two factors (n, r)
