@@ -124,8 +124,9 @@ REFUSED = [  # config, names, what is said
       for name in (".qweight", ".lora_A.default.weight", "_lora.down.weight", ".weight_orig")],
     *[(LLAMA, llama() | {f"model.layers.0.self_attn.{name}": (8, 32)}, "may change it")
       for name in ("delta.weight", "per_dim_scale")],
-    *[(LLAMA, llama() | {f"{name}.weight": (8, 32)}, "may change it|no known place")
-      for name in ("model.layers.0.q_adapter", "lora.model.layers.0.self_attn.q_proj.a")],
+    (LLAMA, llama() | {"lora.model.layers.0.self_attn.q_proj.a.weight": (8, 32)}, "no known place"),
+    (dict(LLAMA, model_type="hf_olmo"), qk("blocks.{i}", q=(96, 32), weights="att_proj")  # in the layer itself
+     | {"blocks.0.att_proj_delta": (8, 32)}, "may change it"),
 ]
 
 

@@ -1,7 +1,7 @@
 """
-What may lie beside the weights of queries and keys. The one rule: a tensor in their block of attention, or one that is
-called after them, is the weight, its bias or in beside.csv, or the model is refused. So no adapter, parametrization,
-mask of pruning or scale goes without a word, whatever it is called.
+What may lie beside the weights of queries and keys. The one rule: a tensor in their block of attention is the weight,
+its bias or in beside.csv, or the model is refused. So no adapter, parametrization, mask of pruning or scale goes
+without a word, whatever it is called.
 """
 
 import csv
@@ -47,8 +47,8 @@ def looks_like_query(name, shape):
 
 def refuse_changed(layers, names, others):
     """
-    Returns the names in the blocks of attention of these layers, and of what is called after their queries and keys.
-    Raises CheckpointError if one of them may change q or k. others: modules that do not, in this model.
+    Returns the names in the blocks of attention of these layers, or, of layers that hold q and k themselves, those that
+    sound like queries or keys. Raises CheckpointError if one of them may change q or k. others: modules that do not.
     """
     own = {name for layer in layers for name in layer.names}
     words_of = {}  # a block of attention -> what the weights in it are called
@@ -57,29 +57,25 @@ def refuse_changed(layers, names, others):
         stem = re.sub(r"(\.linear)?(\.weight)?$", "", name)
         block, word = re.fullmatch(r"(?:(.*)\.)?([^.]*[^.\d][^.]*(?:\.\d+)*)", stem).groups(default="")
         words_of.setdefault(block, set()).add(word)
-    around = {block: is_layer(block) for block in words_of}  # whether only what is called after q and k is looked at
-    for block in words_of:
-        while not is_layer(block):
-            block = block.rpartition(".")[0]
-            around.setdefault(block, True)
     inside = set()
     for name in names:
-        for dot in [-1, *(match.start() for match in re.finditer(r"\.", name))]:
-            block, rest = name[: max(dot, 0)], name[dot + 1 :]
-            words = words_of.get(block, ())
-            first = rest.partition(".")[0]
+        path = name.split(".")
+        for n, first in enumerate(path):
+            words = words_of.get(".".join(path[:n]))
+            if not words:  # no block of attention
+                continue
             is_called_after = QK_WORD.search(first) or first.startswith(tuple(word.partition(".")[0] for word in words))
-            if block in around and (is_called_after or not around[block]):
+            if is_called_after or not is_layer(path[:n]):  # a whole layer holds other things, too
                 inside.add(name)
+                rest = ".".join(path[n:])
                 is_harmless = name in own or is_of(rest, others) or changes_nothing(rest, words)
                 require(is_harmless, f"{name} {CHANGED}")
     return inside
 
 
-def is_layer(block):
-    """Returns whether a module is a whole layer, or the whole model, which holds other things than attention, too."""
-    numbers = [part for part in block.split(".") if part.isdigit()]
-    return not block or (len(numbers) == 1 and block.endswith(numbers[0]))
+def is_layer(path):
+    """Returns whether a module, by the parts of its name, is a whole layer, or the whole model."""
+    return not path or (path[-1].isdigit() and sum(part.isdigit() for part in path) == 1)
 
 
 def changes_nothing(rest, words):

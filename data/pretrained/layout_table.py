@@ -73,7 +73,6 @@ with open(Path(__file__).parent / "layouts.csv", newline="") as file:
 PARTS = "vision", "audio", "qformer", "text_encoder", "encoder", "decoder", "backbone", "text"
 # How they are called in names of tensors, if not as their configs are: vision_config, audio_config, text_config.
 TOWERS = {"vision": "vision|visual|video|image|img|vit", "audio": "audio|speech|sound", "text": "text|language|llm|lm"}
-NO_PARTS = "quantization", "attn"  # other configs inside of config.json
 
 
 class Part(NamedTuple):  # of a model
@@ -82,16 +81,6 @@ class Part(NamedTuple):  # of a model
     config: dict
     names: set  # of its tensors
     rows: list  # none if the model_type is unknown
-
-
-def inner_configs(config):
-    """Returns {part: its config} of the models inside of a model."""
-    inner = {}
-    for key, value in sorted(config.items()):
-        part = re.sub("_config(_dict)?$", "", key)  # in early files of CLIP vision_config_dict, the later one, counts
-        if isinstance(value, dict) and (part != key or key in PARTS) and part not in NO_PARTS:
-            inner[part] = value
-    return inner
 
 
 def part_of(name, inner):
@@ -110,7 +99,11 @@ def find_parts(config, names):
     rows = rows_of(model_type, config)
     if not rows or rows[0].form != "parts":
         return [Part("", model_type, config, names, rows)]
-    inner = {part: its_config for part, its_config in inner_configs(config).items() if part in PARTS}
+    inner = {}  # {part: its config}
+    for key, value in sorted(config.items()):
+        part = re.sub("_config(_dict)?$", "", key)  # in early files of CLIP vision_config_dict, the later one, counts
+        if part in PARTS and isinstance(value, dict):
+            inner[part] = value
     if "text" not in inner and pick(config, int, "num_attention_heads", "n_head"):
         inner["text"] = config  # GIT, and Qwen2-VL's first files
     if model_type == "paligemma":  # the image and the prompt see each other
@@ -136,10 +129,8 @@ def part_type(model_type, part, config):
     """Returns the model_type of a part. If its config has none that is in the table, it is clip_text or the like."""
     own = pick(config, str, "model_type", default=model_type)
     made = f"{model_type}_{part}".replace("-", "_")
-    for name in own, made, f"{made}_model":
-        if name in TABLE and name != model_type:
-            return name
-    return made if own == model_type else own  # for the message that it is not known
+    known = [name for name in (own, made, f"{made}_model") if name in TABLE and name != model_type]
+    return known[0] if known else made  # for the message that it is not known
 
 
 # ---- what a config.json says ---------------------------------------------------------------------------------------
