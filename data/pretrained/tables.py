@@ -10,19 +10,19 @@ from .checkpoint import find_source, require
 
 # Columns of a table, beside the scores. A row is of one layer, or of one of its heads.
 COLUMNS = {
-    "layer": "int64",
-    "chance": "float64",  # the mean symmetry of random matrices in the directions of W_qk (chance.py)
-    "limit": "float64",  # of a layer: by chance 95 of 100 directionalities are between minus this and this
+    "layer": int,
+    "chance": float,  # the mean symmetry of random matrices in the directions of W_qk (chance.py)
+    "limit": float,  # of a layer: by chance 95 of 100 directionalities are between minus this and this
     "head": "Int64",  # an empty cell: the whole layer
     "stack": "str",  # encoder, decoder, ...; "" if the model has one stack
     "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
     "model": "str",  # as the user named it
     "source": "str",  # its path, or its id on the Hub with @revision: by it the rows are known
     "layout": "str",  # "", or what the user said of the tensors that are queries and keys
-    "params": "int64",  # of the whole checkpoint
-    "gamma": "float64",  # of directionalities
-    "n": "int64",  # W_qk is n x n, the product of two factors (n, r)
-    "r": "int64",
+    "params": int,  # of the whole checkpoint
+    "gamma": float,  # of directionalities
+    "n": int,  # W_qk is n x n, the product of two factors (n, r)
+    "r": int,
 }
 STACK = ["model", "source", "stack"]  # what a stack of layers is known by
 
@@ -30,7 +30,7 @@ STACK = ["model", "source", "stack"]  # what a stack of layers is known by
 def column_types(scores):
     """Returns {column: its type}. scores: their names. They come first, because pandas hides what is in the middle."""
     first, *others = scores
-    return {name: COLUMNS.get(name, "float64") for name in ["layer", first, "chance", *others, *COLUMNS]}
+    return {name: COLUMNS.get(name, float) for name in ["layer", first, "chance", *others, *COLUMNS]}
 
 
 def score_table(rows, common, scores):
@@ -62,10 +62,8 @@ def read_scores(path, scores):
         return pandas.DataFrame(columns=list(types)).astype(types)
     with open(path, errors="replace") as f:
         require(f.readline().strip() == ",".join(types), f"{path} holds something else: give another --csv")
-    empty = {name: [""] for name, kind in types.items() if kind != "str"}  # elsewhere "" is a text
-    # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
-    table = pandas.read_csv(path, dtype=str, na_values=empty, keep_default_na=False)
-    table = table.astype(dict(causal=float, head=float)).astype(types)  # pandas writes 1.0 beside empty cells
+    empty = {name: [""] for name, kind in types.items() if kind != "str"}  # elsewhere "" is a text, and so is "NA"
+    table = pandas.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
     return table.drop_duplicates(["source", "stack", "layer", "head", "gamma", "layout"], keep="last")
 
 
