@@ -237,7 +237,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
             factors = layer_factors(w_q, w_k)  # (C, Hkv D) each
             found = [score_row(*factors, gamma)]
-            require(not math.isnan(found[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero")
+            require(not math.isnan(found[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero or NaN")
             for h in range(len(w_q) if per_head else 0):
                 found.append(score_row(w_q[h], w_k[h * len(w_k) // len(w_q)], gamma, head=h))
             rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in found]

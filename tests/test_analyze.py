@@ -195,13 +195,16 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(analys
 
 def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     Path("empty").mkdir()
-    pairs = PAIRS.clone()
-    pairs[1, 1] = 0
-    found = analysed("--hf", "bert-bsae", "./empty", "--hf", bert("zero", pairs), bert("m"))
+    for name, value in {"zero": 0, "nan": torch.nan, "inf": -torch.inf}.items():
+        pairs = PAIRS.clone()
+        pairs[1, 1] *= 0
+        pairs[1, 1, 0, 0] = value
+        bert(name, pairs)
+    found = analysed("--hf", "bert-bsae", "./empty", "--hf", "zero", "nan", "inf", bert("m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "bert-bsae: no model or folder of this name; the nearest names are bert-base" in found.err
     assert "empty: no ckpt.pt, model.safetensors" in found.err
-    assert f"{QUERY.format(i=1)}: W_qk of this layer is zero" in found.err
+    assert found.err.count(f"{QUERY.format(i=1)}: W_qk of this layer is zero or NaN") == 3
     assert "gamma = nan, expected a number" in analysed("--hf", "m", "--gamma=nan", csv=False).err
 
 

@@ -12,11 +12,6 @@ from .layout_table import pick
 
 
 def separate(weights, sizes, config):
-    """q (H D, C) and k (Hkv D, C). Each query head has its own key head, if the config does not say otherwise."""
-    return shared(weights, sizes._replace(n_kv_head=sizes.n_kv_head or sizes.n_head), config)
-
-
-def shared(weights, sizes, config):
     """q (H D, C) and k (Hkv D, C). The shape of k tells how many key heads there are, if the config does not."""
     q, k = weights
     head_dim = sizes.head_dim or q.shape[1] // sizes.n_head
@@ -27,7 +22,7 @@ def gated(weights, sizes, config):
     """q and the gate of the output, head by head (2 H D, C), and k (Hkv D, C)."""
     q_and_gate, k = weights
     q = q_and_gate.unflatten(0, (sizes.n_head, 2, -1))[:, 0].flatten(0, 1)
-    return shared([q, k], sizes, config)
+    return separate([q, k], sizes, config)
 
 
 def blocks(weights, sizes, config, n_beside=2):
@@ -97,7 +92,7 @@ def halves(weights, sizes, config):
 def kv(weights, sizes, config):
     """q (H D, C) and [k; v] (2 Hkv D, C): all keys, all values."""
     q, k_and_v = weights
-    return shared([q, k_and_v.chunk(2)[0]], sizes, config)
+    return separate([q, k_and_v.chunk(2)[0]], sizes, config)
 
 
 def listed(weights, sizes, config):
@@ -105,5 +100,5 @@ def listed(weights, sizes, config):
     return torch.stack(weights).split([sizes.n_head, sizes.n_kv_head])
 
 
-FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, halves,
-                                          kv, listed)}
+FORMS = {form.__name__: form for form in (separate, gated, blocks, conv1d, grouped, multi_query, latent, halves, kv,
+                                          listed)}

@@ -38,9 +38,6 @@ class HubFolder(Folder):
         return isinstance(try_to_load_from_cache(self.repo, self.inside + file, revision=self.commit), str)
 
     def whole(self, file):
-        if not file.endswith(".json") and not self.is_cached(file):
-            size = tqdm.format_sizeof(self.size(file), "B")
-            tqdm.write(printable(f"{self.repo}: {file} comes as a whole, {size}"), file=sys.stderr)
         return Path(hf_hub_download(self.repo, self.inside + file, revision=self.commit))
 
     def read(self, file, start, n):
