@@ -9,6 +9,7 @@ import pytest
 
 import analyze
 from data.pretrained import published
+from data.results import others
 
 ROOT = Path(analyze.__file__).parent
 SCORES = published.SCORES
@@ -19,13 +20,6 @@ needs_shared = pytest.mark.skipif(not (SHARED / "published").exists(), reason=(
 
 MODELS = list(pd.read_csv(ROOT / "data/pretrained/models.csv", keep_default_na=False).itertuples())
 PRINTED = list(pd.read_csv(ROOT / "data/pretrained/printed_tables.csv", keep_default_na=False).itertuples())
-
-
-@pytest.fixture
-def shown(tmp_path, capsys, drawn):
-    """The lines that the command prints, and its two pictures."""
-    published.main(tmp_path)
-    return capsys.readouterr().out.splitlines(), drawn
 
 
 @needs_shared
@@ -71,8 +65,9 @@ def pair_share(models, score):
     return np.greater.outer(encoders, decoders).mean()
 
 
-def test_the_command_says_what_is_of_wqk_draws_every_point_once(shown):
-    lines, (picture, _) = shown
+def test_the_command_says_what_is_of_wqk_draws_every_point_once(tmp_path, capsys, drawn):
+    published.main(tmp_path / "scores.png")
+    lines, [picture] = capsys.readouterr().out.splitlines(), drawn
     assert "Of 70 rows 52 are of W_qk, and 18 are of another matrix." in lines
     assert lines[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
     of_figure_2 = [model for model in MODELS if model.figure == "2"]
@@ -98,14 +93,15 @@ TABLE_1 = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % whe
 }
 
 
-def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(shown):
-    lines, _ = shown
+def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_path, capsys):
+    others.main(tmp_path / "public.png")
+    lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.startswith("bert")]
     found = {name: list(map(float, cells)) for name, *cells in rows[:12]}
     for name, (plain, symmetric, saved) in TABLE_1.items():
         assert found[name][:2] == pytest.approx([plain, symmetric], abs=0.0011)
         assert found[name][2] == pytest.approx(saved, abs=0.0051)
-    table = pd.read_csv(published.RESULTS / "csv/published/trajectories.csv")
+    table = pd.read_csv(others.HERE / "csv/published/trajectories.csv")
     scores = table.groupby(["run", "step"])[SCORES].median()
     for name, cells in found.items():
         assert cells[-2:] == pytest.approx(list(scores.loc[name, 200_000]), abs=0.00051)
@@ -119,7 +115,7 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(shown):
 
 
 def test_numbers_of_public_models_fit_together():
-    table = pd.read_csv(published.RESULTS / "csv/public.csv", keep_default_na=False)
+    table = pd.read_csv(others.HERE / "csv/public.csv", keep_default_na=False)
     assert not table[["path", "stack"]].duplicated().any()
     assert table["symmetry"].between(table["symmetry_q1"], table["symmetry_q3"]).all()
     assert table["beyond"].between(0, table["layers"]).all()

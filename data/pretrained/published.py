@@ -1,25 +1,20 @@
 """
-What the authors of the paper published, and our scores of public models.
+The scores of pretrained models that the authors of the paper published, and of which matrices they are.
 
-    python -m data.pretrained.published    # prints all, and draws two pictures in data/results/png
+    python -m data.pretrained.published    # prints tables, and draws data/results/png/published_scores.png
 """
 
-from math import inf
 from pathlib import Path
 
-import numpy as np
 import pandas
 
-from ..drawing import COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, put_legend, put_titles, put_zero
+from ..drawing import COLOURS, KINDS, draw_bar, figure, put_legend, put_titles, put_zero
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results"
 SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
            "S2": "Encoder-decoders of language (Figure S2)"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
-SEES = {"both": ("sees both sides", ENCODER), "cross": ("sees another text", OTHERS[0]),
-        "before": ("sees what came before", DECODER)}
 
 
 def print_separation(models):
@@ -53,49 +48,7 @@ def draw_models(models, path):
         put_legend(axes.flat, title="each dot: one model, median over layers; bars: quartiles")
 
 
-def steps_saved(loss, baseline):
-    """1 - t / T of Table 1: the loss is at or below the last one of the baseline first at step t of T; or -inf."""
-    reached = loss.index[loss <= baseline.iloc[-1]]
-    return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
-
-
-def print_table_1(curves, trajectories):
-    """Prints Table 1, with the scores at the end, medians over layers; and the layers of the small encoders."""
-    rows, layers = {}, {}
-    for name, scores in trajectories.groupby("run"):
-        plain, symmetric = curves[name], curves[f"{name}--symmetric-init"]
-        end = scores[scores["step"] == scores["step"].max()]
-        rows[name] = {"last loss": plain.iloc[-1], "symmetric start": symmetric.iloc[-1],
-                      "steps saved": steps_saved(symmetric, plain), **end[SCORES].median()}
-        if name.startswith("bert_small--encoder"):
-            layers[name] = end.set_index("layer")["symmetry"]
-    print("The authors' runs, as in Table 1:")
-    print(pandas.DataFrame(rows).T.to_string(float_format="{:.3f}".format))
-    print("Symmetry of each layer of their small encoders at the end:")
-    print(pandas.DataFrame(layers).T.rename_axis(columns="layer").to_string(float_format="{:.2f}".format))
-
-
-def draw_public(models, path):
-    """Draws the symmetry of layers and of heads, families one below the other."""
-    y = 0.0
-    middles = {}  # {the middle of a family: its name}
-    with figure(path, 1, 2, 4.6, "Symmetry of $W_{qk}$ in public models, median over layers", sharey=True) as axes:
-        put_titles(axes.flat, ["layers", "single heads, mean of a layer"])
-        for sees, (label, colour) in SEES.items():
-            for name, family in models[models["sees"] == sees].groupby("model", sort=False):
-                ys = y + 0.4 * np.arange(len(family))
-                for axis, of in zip(axes.flat, ["", "head_"]):
-                    chance = [family[f"{of}chance"], family[f"{of}chance_95"]]
-                    axis.plot(chance, [ys, ys], color="0.6", lw=1.2, label="chance: mean to 95th percentile")
-                    axis.plot(family[f"{of}symmetry"], ys, "o", ms=3, color=colour, label=label)
-                middles[ys.mean()] = name
-                y = ys[-1] + 1
-        axes[0, 0].set_yticks(list(middles), middles.values())
-        axes[0, 0].invert_yaxis()  # the first at the top, in both
-        put_legend(axes.flat, ncols=2)
-
-
-def main(folder=RESULTS / "png"):
+def main(path=HERE.parent / "results/png/published_scores.png"):
     models = pandas.read_csv(HERE / "models.csv", keep_default_na=False)
     rows = pandas.read_csv(HERE / "printed_tables.csv", dtype=str, keep_default_na=False)
     n_wqk = (rows["matrix"] == "wqk").sum()
@@ -103,18 +56,7 @@ def main(folder=RESULTS / "png"):
     print(rows[["row", "printed_as", *SCORES, "matrix", "repeats", "remark"]].to_string(index=False))
     print(f"Of {len(rows)} rows {n_wqk} are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
     print_separation(models)
-    draw_models(models, folder / "published_scores.png")
-
-    # Training losses [nats/token], a column for each run.
-    curves = pandas.read_csv(RESULTS / "csv/published/loss_curves.csv")
-    curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
-    trajectories = pandas.read_csv(RESULTS / "csv/published/trajectories.csv")
-    print_table_1(curves, trajectories)
-
-    public = pandas.read_csv(RESULTS / "csv/public.csv", index_col="path", keep_default_na=False)
-    shown = ["stack", "sees", "layers", "symmetry", "chance", "chance_95", "beyond", "head_symmetry", "head_chance"]
-    print(public[shown].to_string())
-    draw_public(public, folder / "public.png")
+    draw_models(models, path)
 
 
 if __name__ == "__main__":
