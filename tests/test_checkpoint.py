@@ -133,7 +133,7 @@ def test_tensors_that_have_no_score_are_named_and_only_when_they_are_asked_for(t
                "f8": torch.ones(4).to(torch.float8_e4m3fn)}
     toy = folder(tmp_path / "toy", {file: written(weights)})
     read(toy, [["q"]], weights)
-    for asked, words in {"i": "'i' is", "f8": "FP8: multiply the weights by their scales first"}.items():
+    for asked, words in {"i": "'i' is", "f8": "FP8: multiply the weights by"}.items():
         assert words in refusal(toy, [["q"], [asked]])
 
 

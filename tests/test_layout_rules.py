@@ -104,7 +104,7 @@ REFUSED = [  # config, names, what is said
     (LLAMA | dict(num_key_value_heads=2), llama(), "do not fit"),
     (LLAMA | dict(num_attention_heads=-1), llama(), "do not fit"),
     (LLAMA | dict(quantization_config={"quant_method": "fp8"}, num_hidden_layers=3), llama(),
-     "quantised weights .fp8.: .*FP8: mult"),
+     "quantised weights .fp8.: .* multiplied by their scales"),
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
     (LLAMA, llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads

@@ -62,7 +62,7 @@ SHORT = ["--max_iters=2", "--eval_interval=2", "--eval_iters=1", "--score_interv
 NOT_HERE = (  # how lines begin that need a network, its corpus or a GPU, or that another test runs
     "python analyze.py --hf bert-base", "python analyze.py --hf llama3-8b", "python data/wikipedia/prepare.py",
     "python train.py config/bert_mini.py", "torchrun", "python analyze.py --runs out/plans", "pip install",
-    "pytest", "python -m data.pretrained.published", "python -m data.results.others", "python tests/exercises/micro.py", "python -m config.plan")
+    "pytest", "python -m data.pretrained.published", "python tests/exercises/micro.py", "python -m config.plan")
 PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main,
             "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
 

@@ -41,7 +41,6 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 # In the names of files and folders of which each process has written one.
 PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d|\d[-_]of[-_](?!0*1\b)\d")
-FP8 = "FP8: multiply the weights by their scales first, or take a 16-bit copy"
 AHEAD = 3  # groups that are read in advance
 torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO save their arguments
 
@@ -243,8 +242,8 @@ class Checkpoint(NamedTuple):
     def read(self, name):
         """Returns a tensor in its own dtype."""
         info = self.tensors[name]
-        require(not re.search("F8_|float8_", str(info.dtype)), FP8)
-        require(info.dtype in DTYPES.values(), f"{name!r} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}")
+        require(info.dtype in DTYPES.values(), f"{name!r} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}; FP8: "
+                "multiply the weights by their scales first")
         return info.read()
 
 

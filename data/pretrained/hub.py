@@ -44,10 +44,6 @@ class HubFolder(Folder):
         if self.is_cached(file):
             return super().read(file, start, n)
         self.lengths.append(n)
-        return torch.from_numpy(numpy.frombuffer(self.ask(file, start, n), numpy.uint8))
-
-    def ask(self, file, start, n):
-        """Returns the bytes of such a range from the host. Raises CheckpointError if it sends another one."""
         url = hf_hub_url(self.repo, self.inside + file, revision=self.commit)
         asked = f"{start}-{start + n - 1}"
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
@@ -57,7 +53,7 @@ class HubFolder(Folder):
         sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
         require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it all with: "
                 f"hf download {self.repo}")
-        return bytearray(answer.content)
+        return torch.from_numpy(numpy.frombuffer(bytearray(answer.content), numpy.uint8))
 
 
 def open_repository(where, revision):

@@ -16,7 +16,7 @@ import torch
 
 from .beside import NOT_SELF, is_cross_attention, is_of, looks_like_query, refuse_changed
 from .by_hand import advice, row_by_hand
-from .checkpoint import FP8, CheckpointError, only_checkpoint_errors, require
+from .checkpoint import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .layout_table import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)
@@ -66,8 +66,8 @@ def find_stacks(config, shapes, hand=None):
         return stacks_of_parts(config, shapes)
     except CheckpointError as e:
         method = pick(config, dict, "quantization_config", default={}).get("quant_method")
-        require(not method, f"quantised weights ({method}): score the model it was made from, or write it out as "
-                f"floats. {FP8 if 'fp8' in str(method) else ''} ({e})")
+        require(not method, f"quantised weights ({method}): score the model it was made from, or write it out as floats, "
+                f"multiplied by their scales ({e})")
         raise
 
 
