@@ -243,7 +243,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in found]
     # What is the same in all rows. How much was read is told, but is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
-                  layout=str(hand or ""))
+                  layout=tables.in_words(layout))
     return ScoredModel(tables.score_table(rows, common, SCORES), factors, opened.note)
 
 
@@ -295,11 +295,10 @@ def read_command(argv):
 def report_models(args):
     """Scores the models that --csv does not have yet, prints and draws all. Returns the exit status."""
     from analyze.data.pretrained import tables
-    from analyze.data.pretrained.by_hand import read_hand
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
-    known, layout = tables.read_scores(args.csv, SCORES), str(read_hand(**args.layout) or "")
+    known, layout = tables.read_scores(args.csv, SCORES), tables.in_words(args.layout)
     found, scored = {}, []  # {source: its table}, and what has matrices to draw
     status = 0
     for name in args.hf:

@@ -1,7 +1,6 @@
 """The queries and keys of a model that layouts.csv does not list, by the user's words. README.md has examples."""
 
 import re
-from typing import NamedTuple
 
 from .beside import QK_WORD, is_cross_attention
 from .checkpoint import require
@@ -11,16 +10,10 @@ from .layout_table import Row, Sizes, read_sizes
 KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk", "WQ": "WK"}
 
 
-class Hand(NamedTuple):
-    patterns: tuple[str, ...]  # of the names of q and k, or of a tensor that holds both
-    sizes: Sizes
-    form: str  # of forms.py
-
-
 def read_hand(q=None, k=None, qkv=None, heads=None, order=None):
     """
-    Returns what the user says, or None. heads: H, or H, Hkv, or H, Hkv, D, as a tuple or as "32,8".
-    order: the function of forms.py that says how tensors hold q and k, if they are not a Linear each, or [q; k; v].
+    Returns a Row by the user's words, or None. q, k, qkv: patterns of names. heads: H, or H, Hkv, or H, Hkv, D.
+    order: how the tensors hold q and k, a function of forms.py, if they are not a Linear each, or [q; k; v].
     """
     if not (q or k or qkv):
         require(not (heads or order), "heads and order go with q, k or qkv")
@@ -35,16 +28,8 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order=None):
     n_head, n_kv_head, head_dim = [number and int(number) for number in match.groups()]
     expected = ("blocks", "halves", "grouped", "conv1d") if qkv else ("listed",) if "{h}" in q else ("separate", "kv")
     require(order in (None, *expected), f"order = {order}, expected one of {expected}")
-    return Hand(patterns, Sizes(n_head, n_kv_head or n_head, head_dim), order or expected[0])
-
-
-def row_by_hand(hand, names):
-    """Returns a row of the user's patterns. Raises CheckpointError if one of them matches no tensor."""
-    row = Row("", weights=hand.patterns, form=hand.form, hand=hand)
-    missing = {*hand.patterns} - {weight for weight, _ in row.match(names)}
-    there = ", ".join(sorted({*map(numbered, names)}))
-    require(not missing, f"nothing matches {' or '.join(missing)}: there are {there:.300}")
-    return row
+    sizes = Sizes(n_head, n_kv_head or n_head, head_dim)
+    return Row("", weights=patterns, form=order or expected[0], sizes=sizes)
 
 
 def numbered(name):

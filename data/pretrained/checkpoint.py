@@ -242,9 +242,10 @@ class Checkpoint(NamedTuple):
     def read(self, name):
         """Returns a tensor in its own dtype."""
         info = self.tensors[name]
-        require(info.dtype in DTYPES.values(), f"{name!r} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}; FP8: "
-                "multiply the weights by their scales first")
-        return info.read()
+        require(info.dtype in DTYPES.values(), f"{name!r} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}; "
+                "FP8: multiply the weights by their scales first")
+        tensor = info.read()
+        return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # FSDP2 has spread it over processes
 
 
 @only_checkpoint_errors("the checkpoint")
@@ -272,12 +273,6 @@ def read_module(module):
     has_config = hasattr(getattr(module, "config", None), "to_dict")
     config = module.config.to_dict() if has_config else {}
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())  # tied: all names
-    tensors = {name: TensorInfo(tuple(weight.shape), weight.dtype, (), partial(gathered, weight))
+    tensors = {name: TensorInfo(tuple(weight.shape), weight.dtype, (), weight.detach)
                for name, weight in plain_names(weights).items()}
     return Checkpoint(config, tensors, sum(weight.numel() for weight in module.parameters()))
-
-
-def gathered(weight):
-    """Returns a weight, from all processes if FSDP2 has spread it over several."""
-    weight = weight.detach()
-    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from .checkpoint import require
 
-NUMBER = "[0-9]{1,5}"  # of a layer, in the name of a tensor
-
 
 def pick(config, kind, *keys, default=None):
     """Returns the first value of a config.json that is not null. Raises CheckpointError if it is no `kind`."""
@@ -43,16 +41,16 @@ class Row(NamedTuple):
     n_shared: int | None = None  # number of last layers that take the keys of an earlier one
     others: tuple = ()  # modules of this type that are not scored, and what lies beside q and k without changing them
     note: str = ""  # where it was read, if not in transformers, and what else a reader may ask
-    hand: tuple | None = None  # by_hand.Hand: the user says what the weights are, by a pattern of whole names for each
+    sizes: tuple | None = None  # Sizes by the user's words. The weights are then patterns of whole names
 
     def match(self, names):
         """Returns, for every tensor that belongs to a layer of this row, its weight, and a match with the group i."""
-        path = self.path.replace(".", r"\.").replace("{i}", f"(?P<i>{NUMBER})")
+        path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
         found = []
         for weight in self.weights:
             pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
-            if self.hand:
-                pattern = re.sub(r"\\{([ih])\\}", rf"(?P<\1>{NUMBER})", re.escape(weight))
+            if self.sizes:
+                pattern = re.sub(r"\\{([ih])\\}", r"(?P<\1>\\d+)", re.escape(weight))
             found += [(weight, match) for match in map(re.compile(pattern).fullmatch, names) if match]
         return found
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from .beside import NOT_SELF, is_cross_attention, is_of, looks_like_query, refuse_changed
-from .by_hand import advice, row_by_hand
+from .by_hand import advice, numbered
 from .checkpoint import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .layout_table import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
@@ -54,20 +54,22 @@ def find_stacks(config, shapes, hand=None):
     """
     Returns the stacks of self-attention layers in a checkpoint.
 
-    config: its config.json. shapes: {name: shape} of all tensors. hand: a Hand, in place of the table. Raises
+    config: its config.json. shapes: {name: shape} of all tensors. hand: a row in place of the table. Raises
     CheckpointError if q and k are not certain.
     """
     if hand:
-        row = row_by_hand(hand, shapes)
-        layers, _ = find_layers(row, shapes, {}, shapes)
+        missing = {*hand.weights} - {weight for weight, _ in hand.match(shapes)}
+        there = ", ".join(sorted({*map(numbered, shapes)}))
+        require(not missing, f"nothing matches {' or '.join(missing)}: there are {there:.300}")
+        layers, _ = find_layers(hand, shapes, {}, shapes)
         refuse_changed(layers, shapes, ())
         return [Stack("", None, layers)]
     try:
         return stacks_of_parts(config, shapes)
     except CheckpointError as e:
         method = pick(config, dict, "quantization_config", default={}).get("quant_method")
-        require(not method, f"quantised weights ({method}): score the model it was made from, or write it out as floats, "
-                f"multiplied by their scales ({e})")
+        require(not method, f"quantised weights ({method}): score the model it was made from, or write it out as "
+                f"floats, multiplied by their scales ({e})")
         raise
 
 
@@ -118,7 +120,7 @@ def find_layers(row, names, config, shapes):
     layers = []
     for i in own:
         tensors = tuple(name for weight in row.weights for name in found[i][weight])
-        sizes = row.hand.sizes if row.hand else read_sizes(row, config, i)
+        sizes = row.sizes or read_sizes(row, config, i)
         require(sizes.n_head, f"{row.model_type}: config.json has no number of heads")
         layer = Layer(i, tensors, row.form, sizes, config)
         layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})  # do they fit?
@@ -147,7 +149,7 @@ def own_layers(row, config, found):
 
     found: {layer: {weight: its tensors}}. Raises CheckpointError if the config does not say how many layers there are.
     """
-    if row.hand:
+    if row.sizes:  # by hand
         return sorted(found), max(found) + 1
     n_layer = read_size("n_layer", row, config) or len(pick(config, list, *KINDS_OF_LAYERS, default=[]))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")

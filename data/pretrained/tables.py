@@ -48,6 +48,11 @@ def known_as(source):
     return printable(str(path.resolve() if path.exists() else found))
 
 
+def in_words(layout):
+    """Returns what the user has said of a layout, {word: value or None}, as a text."""
+    return ", ".join(f"{word}={value}" for word, value in layout.items() if value)
+
+
 def whole_layers(table):
     return table[table["head"].isna()]
 
@@ -91,7 +96,6 @@ LEGEND = """\
   chance: the mean symmetry of random matrices that use the same directions as W_qk
   directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
   by chance: 95 % of random matrices with the same singular values have a directionality in about this range
-  [quartiles]: first and third quartile over layers
   beyond chance: how many layers have a directionality outside of this range"""
 
 
