@@ -264,7 +264,6 @@ def read_command(argv):
     models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     models.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
     models.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")
-    models.add_argument("--device", choices=["cuda", "cpu"], help="where to compute (on a GPU, if there is one)")
     hand = parser.add_argument_group("models of an unknown layout; in a PATTERN {i} is the layer, and {h} the head")
     hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
     hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
@@ -281,7 +280,7 @@ def read_command(argv):
     runs.add_argument("--by_layer", action="store_true", help="print each layer")
     args = parser.parse_args(argv)
     args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order")}
-    of_models = ["per_head", "matrices", "gamma", "device", *args.layout]
+    of_models = ["per_head", "matrices", "gamma", *args.layout]
     of_runs = ["plan", "arms", "baseline", "measure", "all", "by_layer"]
     for word in of_runs if args.hf else of_models:  # or it would be left out in silence
         if getattr(args, word) != parser.get_default(word):
@@ -293,20 +292,15 @@ def read_command(argv):
 
 
 def report_models(args):
-    """Scores the models that --csv does not have yet, prints and draws all. Returns the exit status."""
+    """Scores the models that --csv does not have yet, prints and draws all. Returns whether a model was not scored."""
     from analyze.data.pretrained import tables
 
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
-    known, layout = tables.read_scores(args.csv, SCORES), tables.in_words(args.layout)
-    found, scored = {}, []  # {source: its table}, and what has matrices to draw
-    status = 0
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    known = tables.read_scores(args.csv, SCORES)
+    found, scored = [], []  # tables, and what has matrices to draw
     for name in args.hf:
         try:
-            source = tables.known_as(name)
-            if source in found:  # under another name
-                continue
-            table = tables.rows_of(known, source, args, layout).assign(model=printable(name))
+            table = tables.rows_of(known, name, args).assign(model=printable(name))
             note = f"is already in {args.csv}: delete its rows to score it again"
             if table.empty or args.matrices:  # W_qk itself is not in the CSV
                 model = score_model(name, args.gamma, args.per_head, device, **args.layout)
@@ -314,18 +308,17 @@ def report_models(args):
                     tables.add_scores(args.csv, model.table)
                 scored.append(model)
                 table, _, note = model
-            found[source] = table
+            found.append(table)
             print(printable(f"{name}: {note}"), file=sys.stderr)
         except CheckpointError as e:  # it is named, and the others go on
             print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
-            status = 1
     if found:
-        tables.show_scores(list(found.values()), args)
+        tables.show_scores(found, args)
     if found and (args.plot or args.matrices):
         from analyze.data.pretrained import pictures  # and matplotlib with it
 
-        pictures.draw(list(found.values()), scored, args)
-    return status
+        pictures.draw(found, scored, args)
+    return len(found) < len(args.hf)
 
 
 def keep_memory():

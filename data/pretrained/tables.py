@@ -72,9 +72,10 @@ def read_scores(path, scores):
     return table.drop_duplicates(["source", "stack", "layer", "head", "gamma", "layout"], keep="last")
 
 
-def rows_of(table, source, args, layout):
+def rows_of(table, name, args):
     """Returns the rows of a model that was scored with the same options, none if it has to be scored."""
-    rows = table[(table["source"] == source) & (table["gamma"] == args.gamma) & (table["layout"] == layout)]
+    same = dict(source=known_as(name), gamma=args.gamma, layout=in_words(args.layout))
+    rows = table[(table[list(same)] == pandas.Series(same)).all(axis="columns")]
     if not args.per_head:
         return whole_layers(rows)
     return rows if rows["head"].notna().any() else rows[:0]
