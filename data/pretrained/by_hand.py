@@ -28,8 +28,7 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order=None):
     n_head, n_kv_head, head_dim = [number and int(number) for number in match.groups()]
     expected = ("blocks", "halves", "grouped", "conv1d") if qkv else ("listed",) if "{h}" in q else ("separate", "kv")
     require(order in (None, *expected), f"order = {order}, expected one of {expected}")
-    sizes = Sizes(n_head, n_kv_head or n_head, head_dim)
-    return Row("", weights=patterns, form=order or expected[0], sizes=sizes)
+    return Row("", weights=patterns, form=order or expected[0], sizes=Sizes(n_head, n_kv_head or n_head, head_dim))
 
 
 def numbered(name):
