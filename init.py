@@ -34,13 +34,7 @@ from model import BERT_STD  # the standard deviation of the random start
 
 # A start is a function. It takes the random W_q and W_k of a layer, w_q and w_k (H, C, D), and returns new ones.
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrix A is drawn from `generator`. A start of your own is
-# one more such function, with @start above it, and its name in STARTS of config.
-STARTS = {}
-
-
-def start(function):
-    STARTS[function.__name__] = function
-    return function
+# one more such function, with its name in STARTS below.
 
 
 def normal_matrices(w_q, generator):
@@ -54,13 +48,11 @@ def head_norms(m):
     return m.norm(dim=(1, 2), keepdim=True)
 
 
-@start
 def random(w_q, w_k, generator):
     """BERT's start: the random matrices of model.py as they are."""
     return w_q, w_k
 
 
-@start
 def symmetric(w_q, w_k, generator):
     """W_qk = W_q W_q^T is symmetric, and x W_qk x^T = |x W_q|^2 is never negative."""
     # After LayerNorm, the logit of a token with itself is about C std^2 sqrt(D). With another token it is random, with
@@ -68,7 +60,6 @@ def symmetric(w_q, w_k, generator):
     return w_q, w_q
 
 
-@start
 def tilted(w_q, w_k, generator):
     """
     W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T is the symmetric start plus a skew part of the same norm.
@@ -86,7 +77,6 @@ def tilted(w_q, w_k, generator):
     return w_q, w_q + w_q @ n.mT  # W_k = W_q (I + N)^T
 
 
-@start
 def indefinite(w_q, w_k, generator):
     """W_qk = W_q (A + A^T) W_q^T is symmetric, and has as many negative eigenvalues as positive ones."""
     a = normal_matrices(w_q, generator)  # (H, D, D)
@@ -94,13 +84,11 @@ def indefinite(w_q, w_k, generator):
     return w_q, w_k * head_norms(w_q) / head_norms(w_k)
 
 
-@start
 def negative(w_q, w_k, generator):
     """W_qk = -W_q W_q^T is symmetric, but a token avoids tokens that are like it."""
     return w_q, -w_q  # if symmetry alone helped, this would help too
 
 
-@start
 def skew(w_q, w_k, generator):
     """
     W_qk = W_q (A - A^T) W_q^T, so W_qk^T = -W_qk.
@@ -113,6 +101,9 @@ def skew(w_q, w_k, generator):
     return w_q, w_k * head_norms(w_q) / head_norms(w_k)
 
 
+STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, indefinite=indefinite, negative=negative, skew=skew)
+
+
 @torch.no_grad()
 def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="init_std", generator=None,
                     init_std=BERT_STD):
@@ -120,10 +111,12 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     Changes the three nn.Linear of a new attention layer to the start `init`, in place. v may be None.
 
     Their entries were drawn with the standard deviation init_std. Afterwards it is qk_std in q and k, and v_std in v:
-    a number, or a word of `find_std`. The random matrices of a start come from `generator`, or without one from torch's
-    own. Raises KeyError if there is no such start.
+    a number, "init_std", or "linear", that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
+    The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
+    no such start.
     """
-    qk_scale = find_std(qk_std, init_std, q.in_features) / init_std
+    words = {"init_std": init_std, "linear": (3 * q.in_features) ** -0.5}
+    qk_scale = words.get(qk_std, qk_std) / init_std
     # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k are the same nn.Linear.
     w_q = q.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
     w_k = k.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
@@ -131,15 +124,7 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
     k.weight.copy_(w_k.mT.flatten(0, 1))
     if v is not None:
-        v.weight *= find_std(v_std, init_std, v.in_features) / init_std
-
-
-def find_std(std, init_std, n_embd):
-    """
-    Returns the standard deviation that qk_std or v_std asks for: a number itself, with "init_std" that of all other
-    matrices, and with "linear" that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
-    """
-    return {"init_std": init_std, "linear": (3 * n_embd) ** -0.5}.get(std, std)
+        v.weight *= words.get(v_std, v_std) / init_std
 
 
 def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):
