@@ -62,7 +62,12 @@ def find_place(cfg):
     if cfg.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
-    device = find_device(cfg.device, os.environ.get("LOCAL_RANK", "0"))
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    kinds = [gpu.type, "cpu"] if gpu else ["cpu"]
+    kind = kinds[0] if cfg.device == "auto" else cfg.device
+    if kind not in kinds:
+        raise ConfigError(f"device = {kind!r}, expected one that torch finds here: {' or '.join(kinds)}")
+    device = torch.device("cpu" if kind == "cpu" else f"{kind}:{os.environ.get('LOCAL_RANK', 0)}")
     dtype = "float32"  # what "auto" means
     if device.type == "cuda":
         dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
@@ -78,20 +83,6 @@ def find_place(cfg):
     else:
         dist.init_process_group("gloo")
     return Place(dist.get_rank(), dist.get_world_size(), device), cfg
-
-
-def find_device(name, local_rank):
-    """Returns the device of this name; auto: an accelerator or the CPU. Raises ConfigError if it cannot be used."""
-    if name == "auto":
-        name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
-    if name == "cuda":  # without a number all processes of this node would use its first GPU
-        name = f"cuda:{local_rank}"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
-    except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
-        raise ConfigError(f"device = {name!r} cannot be used: {str(e).splitlines()[0]:.200}")
-    return device
 
 
 def device_name(device):
