@@ -8,7 +8,6 @@ Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConf
 """
 
 import functools
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,7 +17,6 @@ import torch
 from config import ConfigError
 from data.tokens import load
 
-AHEAD = 4  # the number of batches that are made in advance
 # What random numbers are for. Each has a stream of its own, so that no two of them are the same by chance.
 STREAMS = "train order", "train masks", "val order", "val masks", "start", "dropout"
 
@@ -26,12 +24,10 @@ STREAMS = "train order", "train masks", "val order", "val masks", "start", "drop
 def open_corpus(cfg):
     """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
     corpus = load(cfg.data_dir)
-    # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
-    for tokens, use, rows in (corpus.train, "train", 1), (corpus.val, "validate", cfg.eval_iters * cfg.batch_size):
-        needed = rows * cfg.block_size + 1  # the last token has a next one
-        if len(tokens) < needed:
-            raise ConfigError(f"data_dir = {cfg.data_dir}: {len(tokens):,} tokens to {use} on, expected more than "
-                              f"{needed - 1:,}: prepare more text, or lower batch_size, block_size or eval_iters")
+    n_tokens = cfg.eval_iters * cfg.batch_size * cfg.block_size  # of an evaluation, which sees none twice
+    if len(corpus.val) <= n_tokens:  # the last one has a next one
+        raise ConfigError(f"data_dir = {cfg.data_dir}: {len(corpus.val):,} tokens to validate on, expected more than "
+                          f"{n_tokens:,}: prepare more text, or lower batch_size, block_size or eval_iters")
     return corpus
 
 
@@ -65,16 +61,11 @@ def get_batch(cfg, corpus, split, step, rows):
     idx = ids[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
         return idx, ids[:, 1:].contiguous()  # the target of a token is the next one
-    K = count_targets(cfg)
+    K = round(cfg.mlm_probability * T)
     # Draw for all rows of the batch, whichever are asked for. So row r depends on (seed, step, r) alone.
     rng = np.random.default_rng(seed_of(f"{split} masks", seed, step))
     draws = rng.random((cfg.batch_size, T + 2 * K), dtype=np.float32)
     return mask_tokens(idx, torch.from_numpy(draws[rows]), K, corpus.meta, cfg.mask_share, cfg.random_share)
-
-
-def count_targets(cfg):
-    """Returns how many tokens of a sequence an encoder predicts."""
-    return max(1, round(cfg.mlm_probability * cfg.block_size))
 
 
 @functools.lru_cache(maxsize=4)  # two epochs meet in one batch, and an evaluation has an order of its own
@@ -121,15 +112,13 @@ class Loader:
         self.rows = np.arange(cfg.batch_size).reshape(place.world, -1)[place.rank]  # of a batch, those made here
 
     def train_batches(self, first_step):
-        """Yields the batches of all steps from first_step on. While one is used, a thread makes the next ones."""
-        ahead = deque()
+        """Yields the batches of all steps from first_step on. While one is used, a thread makes the next one."""
         with ThreadPoolExecutor(1) as thread:
+            ahead = thread.submit(self.batch, "train", first_step)
             for step in range(first_step, self.cfg.max_iters):
-                ahead.append(thread.submit(self.batch, "train", step))
-                if len(ahead) > AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                batch = ahead.result()
+                ahead = thread.submit(self.batch, "train", step + 1)
+                yield batch
 
     def batch(self, split, step):
         """Returns a batch, in memory from which a GPU can copy while the program goes on."""
