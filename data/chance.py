@@ -67,14 +67,8 @@ def apart(w_q, w_k):
     return (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)
 
 
-@torch.no_grad()
-def mean_symmetry(w_q, w_k):
-    """W_q and W_k (..., C, r) -> about the mean symmetry (...) of random matrices in the directions of W_q W_k^T."""
-    return mean_symmetry_of(multiply(w_q, w_k))
-
-
 def mean_symmetry_of(product):
-    """The same of a Product."""
+    """A Product -> about the mean symmetry (...) of random matrices in the directions of its M."""
     w_q, w_k, m, gram_q, gram_k, kq = product
     if m is not None:
         m = (m / m.norm(dim=(-2, -1), keepdim=True)).float()  # |M| = 1, of which float32 keeps five digits
