@@ -13,7 +13,8 @@ import sys
 
 import torch
 
-from data.results.runs import RunError, open_run
+from data.results.runs import RunError
+from data.samples import open_run
 
 NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in)
     "tok_emb": "bert.embeddings.word_embeddings",
@@ -70,7 +71,7 @@ def main(argv=None):
     run = cli.parse_args(argv).run
     try:
         to_bert(open_run(run)[0]).save_pretrained(f"{run}/bert")
-    except (ImportError, RunError) as error:  # transformers may not be installed
+    except (ImportError, OSError, RunError) as error:  # transformers may not be installed
         sys.exit(f"error: {run} is not exported: {error}")
     print(f"{run}/bert is a model for transformers")
 

@@ -1,20 +1,49 @@
 """
-How a trained model completes text, with the most likely tokens. A decoder goes on with it. An encoder fills in masked
-tokens, shown as ░. train.py ends with three lines of validation text. In a prompt of your own _ is a masked token:
+What a run has learned: its scores, and how its model completes text, with the most likely tokens. A decoder goes on
+with it. An encoder fills in masked tokens, shown as ░. train.py ends with a table of scores and three lines of
+validation text. In a prompt of your own _ is a masked token:
 
     python -m data.samples out/tiny --prompt="import _ as np"
+
+    model, cfg, meta = open_run("out/tiny")
 """
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas
 import torch
 
-from data.results.runs import RunError, open_run
-from data.tokens import MASK, make_decode, make_encode
+from config import TrainConfig
+from data.names import fixed
+from data.tokens import MASK, TOKENIZERS, make_decode, make_encode
+from model import Transformer
 
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
+
+
+def open_run(folder):
+    """Returns the model of a run at its last checkpoint, its TrainConfig, and the meta of its tokens."""
+    state = torch.load(Path(folder, "ckpt.pt"), map_location="cpu", weights_only=True)
+    cfg = TrainConfig(**state["config"])  # a newer key has its default
+    meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
+    model = Transformer(cfg.of_model(meta["vocab_size"])).eval()
+    model.load_state_dict(state["model"])
+    return model, cfg, meta
+
+
+def table_of_ends(arm):
+    """Returns the first and the last scores of every layer of a run, an Arm, and its last loss, as a text."""
+    ends = {}
+    for score in "symmetry", "heads", "directionality", "positions":
+        layers = arm.layers(score)  # (S, L)
+        if len(layers):
+            ends[score] = layers.iloc[[0, -1]].set_axis(["start", "end"]).T.reset_index(drop=True)  # (L, 2)
+    table = pandas.concat(ends, axis="columns").rename_axis(columns=["", "layer"])
+    scores = table.to_string(float_format=lambda score: fixed(score, 2))
+    return f"{scores}\nvalidation loss {arm.at_end('loss').item():.4f} nats/token"
 
 
 @torch.no_grad()
@@ -60,7 +89,7 @@ def main(argv=None):
     args = cli.parse_args(argv)
     try:
         model, cfg, meta = open_run(args.run)
-    except RunError as error:
+    except OSError as error:
         sys.exit(f"error: {error}")
     encode = make_encode(meta)
     pieces = [args.prompt] if cfg.predicts_next else args.prompt.split("_")

@@ -8,7 +8,8 @@ import torch
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 from data import export
-from data.results.runs import RunError, open_run
+from data.results.runs import RunError
+from data.samples import open_run
 from model import ModelConfig, Transformer
 from tests.lives import run
 from tests.test_model import CFG, pre_norm

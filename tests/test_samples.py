@@ -5,7 +5,7 @@ import torch
 
 from data import samples
 from data.batches import open_corpus
-from data.results.runs import open_run
+from data.samples import open_run
 from tests.lives import run
 
 
