@@ -19,6 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from init import STARTS
+from model import ModelConfig
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -35,7 +38,6 @@ SEED = "0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 BOOL = "True | False", lambda x: True
 NAME = "not empty", lambda x: x.strip() != ""
 STD = "more than 0 | init_std | linear", lambda x: x in ("init_std", "linear") or type(x) is float and 0 < x < math.inf
-STARTS = "random", "symmetric", "tilted", "indefinite", "negative", "skew"  # of init.py, whose import takes seconds
 
 
 def one_of(*words):
@@ -74,11 +76,10 @@ class TrainConfig:
     constraint: str = key("none", "a loss term makes W_qk so, Eq. (S146-S148)", one_of("none", "symmetric", "skew"))
     constraint_weight: float = key(0.0, "weight of this term, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in a step, over all processes")
-    micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run with dropout keeps it")
+    micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run keeps it")
     max_iters: int = key(200_000, "steps; each updates the weights once")
     warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
-    qkv_rate: float = key(1.0, "learning rate of the weights of q, k and v, as a share of learning_rate")
     weight_decay: float = key(0.01, "of matrices only", FROM_ZERO)
     beta2: float = key(0.999, "AdamW's", BELOW_1)
     grad_clip: float = key(1.0, "largest norm of the gradient")
@@ -87,7 +88,7 @@ class TrainConfig:
     score_interval: int = key(500, "steps between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", NAME)
     seed: int = key(1, "of weights, data order, masks and dropout", SEED)
-    device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's", NAME)
+    device: str = key("auto", "cpu, cuda or mps; auto: a GPU if there is one, or cpu", NAME)
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
     dtype: str = key("float32", "of products; auto: 16 bits on a GPU", one_of("auto", "float32", "bfloat16", "float16"))
     compile: str = key("auto", "torch.compile; auto: on a GPU", one_of("auto", "on", "off"))
@@ -102,8 +103,6 @@ class TrainConfig:
             raise ConfigError("constraint and constraint_weight: set both or neither")
         if self.mask_share + self.random_share > 1:
             raise ConfigError("mask_share + random_share is more than 1")
-        if not self.predicts_next and self.mlm_probability * self.block_size < 0.5:
-            raise ConfigError(f"mlm_probability = {self.mlm_probability} is less than half a token in a sequence")
 
     @property
     def predicts_next(self):
@@ -112,8 +111,6 @@ class TrainConfig:
 
     def of_model(self, vocab_size):
         """Returns the ModelConfig of this run."""
-        from model import ModelConfig  # and torch with it
-
         names = {field.name for field in dataclasses.fields(ModelConfig)} - {"vocab_size"}
         return ModelConfig(vocab_size, **{name: getattr(self, name) for name in names})
 
@@ -125,27 +122,28 @@ HOW = {"out_dir", "init_from", "device", "threads", "compile", "micro_batch_size
 
 def command_line(argv):
     """Returns the TrainConfig of `python train.py ...`. --help, or a mistake, ends the program."""
-    words = [word for word in argv if word not in ("-h", "--help")]
     try:
-        cfg = load(words)
+        cfg = load([word for word in argv if word != "--help"])
     except ConfigError as e:
         sys.exit(f"train.py: {e}")
-    if len(words) < len(argv):
-        print_help(cfg)
-        sys.exit(0)
+    if "--help" in argv:
+        print("python train.py [config/NAME.py, or else config/tiny.py] [--key=value ...] would use these values:\n")
+        for name, field in KEYS.items():
+            expected, _ = field.metadata["allowed"]
+            print(f"  --{name:18} {getattr(cfg, name)!s:18} {field.metadata['help']} [{field.type}: {expected}]")
+        sys.exit()
     return cfg
 
 
 def load(argv):
     """Returns the TrainConfig of a file, or of config/tiny.py without one, and of --key=value, which override it."""
-    flags = [word for word in argv if word.startswith("-")]
-    given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
+    flags = read_flags([word for word in argv if word.startswith("-")])
     files = [word for word in argv if not word.startswith("-")] or [str(ROOT / "config/tiny.py")]
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
-    values = {name: x for name, x in run_file(files[0]).items() if not name.startswith("_")}
-    values = {name: checked(name, x) for name, x in values.items()}
-    return TrainConfig(**dict(out_dir=f"out/{Path(files[0]).stem}") | values | given)
+    values = {name: value for name, value in run_file(files[0]).items() if not name.startswith("_")}
+    values = dict(out_dir=f"out/{Path(files[0]).stem}") | values | flags
+    return TrainConfig(**{name: checked(name, value) for name, value in values.items()})
 
 
 def read_flags(flags):
@@ -158,7 +156,7 @@ def read_flags(flags):
         if name in KEYS and KEYS[name].type != "str":
             with suppress(ValueError, SyntaxError):  # no number: a word, or `checked` refuses it
                 value = ast.literal_eval(value)
-        values[name] = checked(name, value)
+        values[name] = value
     return values
 
 
@@ -180,12 +178,3 @@ def checked(name, value):
     if type(value).__name__ not in kinds or not allows(value):  # not isinstance, to which True is an int
         raise ConfigError(f"{name} = {value!r:.80}, expected {KEYS[name].type}: {expected}")
     return os.path.expanduser(value) if type(value) is str else value
-
-
-def print_help(cfg):
-    """Prints all keys, with the values that they have in cfg."""
-    print("python train.py [config/NAME.py] [--key=value ...]\n")
-    print("Without a file it is config/tiny.py. This command without --help would use these values:\n")
-    for name, field in KEYS.items():
-        expected, _ = field.metadata["allowed"]
-        print(f"  --{name:18} {getattr(cfg, name)!s:18} {field.metadata['help']} [{field.type}: {expected}]")

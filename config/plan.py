@@ -18,7 +18,7 @@ from config import HOW, ROOT, ConfigError, load, read_flags, run_file
 WITHIN_TASK = HOW | {
     "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
     "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
-    "learning_rate", "qkv_rate", "weight_decay", "beta2", "grad_clip"}
+    "learning_rate", "weight_decay", "beta2", "grad_clip"}
 
 
 class Plan(NamedTuple):

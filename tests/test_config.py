@@ -64,7 +64,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it"),
-    (["--mlm_probability=0.01", "--block_size=32"], "less than half a token"),
     (["--mask_share=0.8", "--random_share=0.3"], "mask_share + random_share is more than 1"),
 ])
 def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):

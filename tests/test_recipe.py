@@ -35,19 +35,13 @@ def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
 def plain_loop(hf, cfg, batches):
     """What one would write with torch and transformers alone -> the loss of every step."""
     hf.bert.embeddings.token_type_embeddings.requires_grad_(False)  # a vector that ours does not have
-    qkv, matrices, others = [], [], []
+    matrices, others = [], []
     for name, p in hf.named_parameters():
-        if name.endswith("bias") or "LayerNorm" in name:
-            others.append(p)
-        elif name.endswith(("query.weight", "key.weight", "value.weight")):
-            qkv.append(p)
-        else:
-            matrices.append(p)
+        (others if name.endswith("bias") or "LayerNorm" in name else matrices).append(p)
     optimizer = torch.optim.AdamW([
-        dict(params=qkv, lr=cfg.qkv_rate * cfg.learning_rate, weight_decay=cfg.weight_decay),
-        dict(params=matrices, lr=cfg.learning_rate, weight_decay=cfg.weight_decay),
-        dict(params=others, lr=cfg.learning_rate, weight_decay=0.0),
-    ], betas=(0.9, cfg.beta2))
+        dict(params=matrices, weight_decay=cfg.weight_decay),
+        dict(params=others, weight_decay=0.0),
+    ], lr=cfg.learning_rate, betas=(0.9, cfg.beta2))
     rise, end = cfg.warmup_iters, cfg.max_iters
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / rise, (end - t) / (end - rise)))
     losses = []
@@ -70,8 +64,7 @@ def plain_loop(hf, cfg, batches):
 @either
 def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
     """The loss of every step, and the weights at the end. The clip is active, and weight decay large."""
-    ours = trainer(causal=causal, max_iters=50, warmup_iters=10, grad_clip=0.1, beta2=0.9, weight_decay=0.5,
-                   qkv_rate=0.5)
+    ours = trainer(causal=causal, max_iters=50, warmup_iters=10, grad_clip=0.1, beta2=0.9, weight_decay=0.5)
     batches = list(ours.loader.train_batches(0))
     hf = to_bert(ours.model)
     expected = plain_loop(hf, ours.cfg, batches)

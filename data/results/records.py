@@ -21,7 +21,7 @@ from config import HOW, TrainConfig
 from data.atomic import replacing
 from data.results.runs import ORIGIN, require
 
-GONE = {"optimizer": "adamw", "keep": 0}  # keys of older runs, with the values that mean what the code does now
+GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}  # keys of older runs, with the values that mean what the code does now
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
