@@ -17,12 +17,8 @@ import math
 import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
-
-if __name__ == "__main__":
-    from config import command_line
-
-    CONFIG = command_line(sys.argv[1:])  # before torch is imported, which takes seconds
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -30,7 +26,7 @@ from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError
+from config import ConfigError, command_line
 from config.processes import find_place, leave_processes, operations_per_token
 from data.atomic import locked
 from data.batches import Loader, open_corpus, split_batch, torch_seed
@@ -39,7 +35,6 @@ from data.tokens import DataError
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
-DRAW_EVERY = 10  # seconds between two pictures, at least, because each takes one
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
@@ -71,9 +66,6 @@ def loop(trainer):
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
                 trainer.save()  # last, because ckpt.pt holds the new rows, too
-                is_old = time.perf_counter() - trainer.drawn_at > DRAW_EVERY
-                if is_old and not is_end and trainer.place.rank == 0:
-                    trainer.draw()  # and `finish` draws the last picture
             began = time.perf_counter()  # the clock stands still during evaluations and checkpoints
 
 
@@ -87,7 +79,8 @@ class Trainer:
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
-        self.about = runs.describe(cfg, corpus.meta)  # what the run is: its configuration and its corpus
+        # What the run is. SHA-256 tells its token files from others.
+        self.about = dict(config=asdict(cfg), data={key: corpus.meta[key] for key in ("tokenizer", "tokens", "sha256")})
         self.loader = Loader(cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         require_known_parameters(self.model)
@@ -104,8 +97,7 @@ class Trainer:
         self.seconds = 0.0  # the time that these steps took
         self.rows = {"log.csv": "", "scores.csv": ""}  # the texts of these files
         self.scored = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
-        self.lengths = [cfg.max_iters]  # every max_iters that this run has had, which shape its learning rate
-        self.drawn_at = time.perf_counter()  # when run.png was drawn last
+        self.lengths = []  # every max_iters that this run has had, which shape its learning rate
 
     def train_step(self, batch):
         """
@@ -131,7 +123,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all gradients together
         for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * learning_rate(cfg, self.step)
+            group["lr"] = learning_rate(cfg, self.step)
         self.scaler.step(self.optimizer)  # if float16 has overflowed, this skips the update ...
         self.scaler.update()  # ... and this halves the scale; after 2,000 good updates it doubles it
         self.model.zero_grad()  # frees the gradients: the next forward pass needs the memory
@@ -174,17 +166,23 @@ class Trainer:
 
     def write_log(self, val_loss):
         """Adds a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
-        n_tokens = self.cfg.batch_size * self.cfg.block_size  # of a step
+        cfg = self.cfg
+        n_tokens = cfg.batch_size * cfg.block_size  # of a step
         row = dict(step=self.step, tokens=self.step * n_tokens, train_loss=math.nan, val_loss=val_loss,
                    learning_rate=math.nan, tokens_per_s=math.nan)
+        line = f"step {self.step:,}/{cfg.max_iters:,}: val_loss {val_loss:.4f}"
         if self.losses:
             row["train_loss"] = sum(self.losses) / len(self.losses)
-            row["learning_rate"] = learning_rate(self.cfg, self.step - 1)
+            row["learning_rate"] = learning_rate(cfg, self.step - 1)
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
-        operations = row["tokens_per_s"] * operations_per_token(self.cfg, self.corpus.meta["vocab_size"])  # a second
-        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row])
+            line += f", train_loss {row['train_loss']:.4f}, {row['tokens_per_s']:,.0f} tokens/s"
+        operations = row["tokens_per_s"] * operations_per_token(cfg, self.corpus.meta["vocab_size"])  # a second
+        share = operations / self.place.peak()  # nan if that is not known
+        if not math.isnan(share):
+            line += f", about {share:.0%} of the card"
         symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, at the last write_scores
-        self.place.say(runs.log_line(row, self.cfg.max_iters, symmetries, operations / self.place.peak()))
+        self.place.say(f"{line}, symmetry {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
+        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row], "%.9g")
         self.losses, self.seconds = [], 0.0  # a new row begins
 
     @torch.no_grad()
@@ -195,7 +193,7 @@ class Trainer:
             matrices["positions"] = stacked_qk(self.model, "pos_q", "pos_k")
         for matrix, factors in matrices.items():
             rows = runs.score_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix), analyze.scores)
-            self.rows["scores.csv"] = runs.add_rows(self.rows["scores.csv"], rows)
+            self.rows["scores.csv"] = runs.add_rows(self.rows["scores.csv"], rows, "%.6f")
         self.scored = matrices
 
     def save(self):
@@ -205,17 +203,8 @@ class Trainer:
             state |= {name: getattr(self, name) for name in self.SAVED} | dict(n_heads=self.n_heads)
             runs.save_checkpoint(self.out, self.about | state)
 
-    def draw(self):
-        """Draws run.png from the rows so far, and returns them, an Arm."""
-        from data.results import curves, records  # and matplotlib and pandas, which no step needs
-
-        record = records.read_run(self.out)
-        curves.plot_run(record, self.out / "run.png")
-        self.drawn_at = time.perf_counter()
-        return record
-
     def begin(self):
-        """Loads out_dir/ckpt.pt if this run resumes, and writes the files that say what the run is."""
+        """Loads out_dir/ckpt.pt if this run resumes, writes what the run is, and prepares the network for its steps."""
         cfg, place = self.cfg, self.place
         state = runs.checkpoint_to_resume(self.out, self.about, place.device)
         if state:
@@ -223,31 +212,23 @@ class Trainer:
                 x.load_state_dict(state[name])
             for name in self.SAVED:
                 setattr(self, name, state[name])
-        if self.lengths[-1] != cfg.max_iters:
-            self.lengths = [*self.lengths, cfg.max_iters] if self.step > 0 else [cfg.max_iters]
+            if place.rank == 0:
+                runs.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
+        if cfg.max_iters not in self.lengths:
+            self.lengths.append(cfg.max_iters)
         place.require_same(runs.identity(self.about) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
-        if place.rank == 0:
-            runs.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
-            if self.step < cfg.max_iters:  # a finished run keeps the start that made its last steps
-                runs.write_start(self.out, self.about, n_params, self.lengths, place.device)
+        if place.rank == 0 and self.step < cfg.max_iters:  # a finished run keeps the start that made its last steps
+            runs.write_start(self.out, self.about, n_params, self.lengths, place.device)
         place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
                   f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
-
-    def prepare_net(self):
-        """Prepares the network for several processes, and compiles it."""
-        if self.place.world > 1:
+        if place.world > 1:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.
             self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        if self.cfg.compile == "off" or (self.cfg.compile == "auto" and self.place.device.type != "cuda"):
-            return
-        # The model inside of DDP. dynamic=False: shapes never change, as every row has K masked tokens.
-        self.model.compile(dynamic=False)
-        _, micro_batch = self.loader.micro_batches(self.loader.batch("train", 0))[0]
-        with self.autocast():
-            self.net(*micro_batch).backward()  # torch compiles a model when it is first used
-        self.model.zero_grad()
+        if cfg.compile == "on" or (cfg.compile == "auto" and place.device.type == "cuda"):
+            # The model inside of DDP. dynamic=False: shapes never change, as every row has K masked tokens.
+            self.model.compile(dynamic=False)
 
 
 # ---- the model, its optimizer, its W_q and W_k -------------------------------------------------------------------
@@ -263,18 +244,11 @@ def build_model(cfg, vocab_size):
 
 
 def make_optimizer(cfg, model):
-    """Returns AdamW with a group of parameters for q, k and v, one for the other matrices, and one for vectors."""
-    qkv, matrices, vectors = [], [], []
-    for name, p in model.named_parameters():
-        if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
-            vectors.append(p)
-        elif ".attn" in name and ".proj." not in name:  # also those of untied positions, and of a fork
-            qkv.append(p)
-        else:
-            matrices.append(p)
-    groups = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),  # of the learning rate
-              dict(params=matrices, weight_decay=cfg.weight_decay, share=1.0),
-              dict(params=vectors, weight_decay=0.0, share=1.0)]
+    """Returns AdamW, with weight decay for matrices alone."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
+    groups = [dict(params=matrices, weight_decay=cfg.weight_decay),
+              dict(params=vectors, weight_decay=0.0)]
     # AdamW keeps running means of the gradient g and of its square:
     #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
@@ -331,8 +305,6 @@ def train(place, cfg):
     # Two runs in one folder would mix their rows. Of the processes of a run only the first one writes files.
     with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext():
         trainer.begin()
-        if trainer.step < cfg.max_iters:
-            trainer.prepare_net()
         loop(trainer)
         if place.rank == 0:
             finish(trainer)
@@ -340,9 +312,12 @@ def train(place, cfg):
 
 def finish(trainer):
     """Draws run.png, and prints a table of the scores and three samples of text."""
-    from data import samples  # which no step needs
+    from data import samples  # and matplotlib, which no step needs
+    from data.results import curves, records
 
-    trainer.place.say(f"{runs.table_of_ends(trainer.draw())}; picture: {trainer.out}/run.png")
+    record = records.read_run(trainer.out)
+    curves.plot_run(record, trainer.out / "run.png")
+    trainer.place.say(f"{samples.table_of_ends(record)}; picture: {trainer.out}/run.png")
     with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
         trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
 
@@ -359,4 +334,4 @@ def main(cfg):
 
 if __name__ == "__main__":
     analyze.keep_memory()
-    main(CONFIG)
+    main(command_line(sys.argv[1:]))

@@ -30,8 +30,8 @@ SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_
 TRAIN_STEP = "train.Trainer.train_step"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
-FINISH, DRAW, COMPILE = train.finish, train.Trainer.draw, torch.nn.Module.compile
-train.finish = train.Trainer.draw = lambda trainer: None  # a picture takes longer than all of these steps
+FINISH, COMPILE = train.finish, torch.nn.Module.compile
+train.finish = lambda trainer: None  # a picture takes longer than all of these steps
 torch.nn.Module.compile = lambda model, **kwargs: COMPILE(model, backend="aot_eager", **kwargs)  # inductor takes longer
 
 

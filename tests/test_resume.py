@@ -76,16 +76,13 @@ def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_
     git("add", ".")
     git("commit", "-qm", "1")
     monkeypatch.setattr(runs, "ROOT", tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     commit = runs.find_commit()
     assert re.fullmatch("[0-9a-f]{40}", commit)
-    (tmp_path / "mine.py").write_text("")
-    assert runs.find_commit() == commit  # nothing imports it
-    __import__("mine")
-    assert runs.find_commit() == f"{commit}-dirty"
-    (tmp_path / "mine.py").unlink()
-    (tmp_path / "model.py").write_text("relu")
-    assert runs.find_commit() == f"{commit}-dirty"
+    for name, is_dirty in {"notes.md": False, "config/mine.py": True, "model.py": True}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("relu")
+        assert runs.find_commit() == commit + is_dirty * "-dirty"
+        git("stash", "-qu")
 
 
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
@@ -94,13 +91,13 @@ def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_
 @pytest.mark.parametrize("changes, words", [
     (dict(init_from="scratch"), "holds a run already: go on with --init_from=resume"),
     (dict(max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
-    (dict(qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
+    (dict(beta2=0.9), "is of another run: beta2 = 0.999 there, 0.9 here"),
     (dict(micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
-    (dict(), "its corpus was --data_dir="),
+    (dict(), "is of another run: corpus = {"),
 ])
 def test_a_run_that_is_refused_ends_in_one_line(copied, changes, words):
     state = checkpoint(copied)
-    del state["config"]["qkv_rate"]  # a key that is newer than a checkpoint has its default there
+    del state["config"]["beta2"]  # a key that is newer than a checkpoint has its default there
     state["data"]["sha256"]["val"] = "5"  # of another corpus, which is said after other keys
     torch.save(state, Path(copied.out_dir, "ckpt.pt"))
     said = refusal(copied, **dict(init_from="resume") | changes)
@@ -112,7 +109,8 @@ def test_rows_in_a_folder_without_a_checkpoint_are_not_overwritten(cfg):
     path = Path(cfg.out_dir, "log.csv")
     path.parent.mkdir()
     path.write_text("of somebody")
-    assert "holds a log.csv, and no ckpt.pt to go on from" in refusal(cfg, init_from="resume")
+    for init_from, words in dict(scratch="holds a run already", resume="No such file or directory").items():
+        assert words in refusal(cfg, init_from=init_from)
     assert path.read_text() == "of somebody"
 
 
