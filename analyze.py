@@ -334,11 +334,11 @@ def keep_memory():
 def compare_runs(args):
     """Prints and draws the comparison of runs of train.py."""
     from config import ConfigError
-    from data.results import comparison, runs
+    from data.results import comparison
 
     try:
         comparison.report_runs(args)
-    except (ConfigError, runs.RunError) as e:
+    except ConfigError as e:
         sys.exit(f"analyze.py: {e}")
 
 

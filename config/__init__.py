@@ -26,7 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ConfigError(ValueError):
-    """A mistake in a configuration, in one line."""
+    """A mistake in a configuration or with the files of a run, in one line."""
+
+
+def require(condition, message):
+    """Raises ConfigError with this message unless the condition is true."""
+    if not condition:
+        raise ConfigError(message)
 
 
 # What a key may be, if it has the right type: in words and as a function.
@@ -88,21 +94,20 @@ class TrainConfig:
     score_interval: int = key(500, "steps between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", NAME)
     seed: int = key(1, "of weights, data order, masks and dropout", SEED)
-    device: str = key("auto", "cpu, cuda or mps; auto: a GPU if there is one, or cpu", NAME)
+    device: str = key("auto", "auto: a GPU if there is one, or cpu", one_of("auto", "cpu", "cuda", "mps", "xpu"))
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
     dtype: str = key("float32", "of products; auto: 16 bits on a GPU", one_of("auto", "float32", "bfloat16", "float16"))
     compile: str = key("auto", "torch.compile; auto: on a GPU", one_of("auto", "on", "off"))
     deterministic: bool = key(False, "on a GPU, the same run twice is the same bit for bit, and slower", BOOL)
 
     def __post_init__(self):
-        if self.n_embd % self.n_head:
-            raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
-        if self.objective == "next" and not self.causal:
-            raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
-        if (self.constraint == "none") != (self.constraint_weight == 0):
-            raise ConfigError("constraint and constraint_weight: set both or neither")
-        if self.mask_share + self.random_share > 1:
-            raise ConfigError("mask_share + random_share is more than 1")
+        require(self.n_embd % self.n_head == 0,
+                f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
+        require(self.causal or self.objective != "next",
+                "objective = 'next' with causal = False: every token would see the one it predicts")
+        require((self.constraint == "none") == (self.constraint_weight == 0),
+                "constraint and constraint_weight: set both or neither")
+        require(self.mask_share + self.random_share <= 1, "mask_share + random_share is more than 1")
 
     @property
     def predicts_next(self):
@@ -139,8 +144,7 @@ def load(argv):
     """Returns the TrainConfig of a file, or of config/tiny.py without one, and of --key=value, which override it."""
     flags = read_flags([word for word in argv if word.startswith("-")])
     files = [word for word in argv if not word.startswith("-")] or [str(ROOT / "config/tiny.py")]
-    if len(files) > 1:
-        raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
+    require(len(files) == 1, f"expected one config file at most, got {' '.join(files)}")
     values = {name: value for name, value in run_file(files[0]).items() if not name.startswith("_")}
     values = dict(out_dir=f"out/{Path(files[0]).stem}") | values | flags
     return TrainConfig(**{name: checked(name, value) for name, value in values.items()})
@@ -150,8 +154,7 @@ def read_flags(flags):
     """Returns the keys that words --key=value set: {name: value}."""
     values = {}
     for flag in flags:
-        if not flag.startswith("--") or "=" not in flag:
-            raise ConfigError(f"{flag}: write --key=value, without a space")
+        require(flag.startswith("--") and "=" in flag, f"{flag}: write --key=value, without a space")
         name, value = flag.removeprefix("--").split("=", 1)
         if name in KEYS and KEYS[name].type != "str":
             with suppress(ValueError, SyntaxError):  # no number: a word, or `checked` refuses it
@@ -162,19 +165,17 @@ def read_flags(flags):
 
 def run_file(path):
     """Runs a config file, and returns its variables: {name: value}."""
-    if not os.path.exists(path):
-        raise ConfigError(f"there is no file {path}")
+    require(os.path.exists(path), f"there is no file {path}")
     return runpy.run_path(path)
 
 
 def checked(name, value):
     """Returns the value. Raises ConfigError if there is no such key, or if it may not have this value."""
-    if name not in KEYS:
-        raise ConfigError(f"unknown key {name}: --help lists all keys, and a file's own names begin with an underscore")
+    require(name in KEYS, f"unknown key {name}: --help lists all keys, and a file's own names begin with an underscore")
     kinds = KEYS[name].type.split(" | ")
     expected, allows = KEYS[name].metadata["allowed"]
     if type(value) is int and "float" in kinds:  # such as --dropout=0
         value = float(value)
-    if type(value).__name__ not in kinds or not allows(value):  # not isinstance, to which True is an int
-        raise ConfigError(f"{name} = {value!r:.80}, expected {KEYS[name].type}: {expected}")
+    is_allowed = type(value).__name__ in kinds and allows(value)  # not isinstance, to which True is an int
+    require(is_allowed, f"{name} = {value!r:.80}, expected {KEYS[name].type}: {expected}")
     return os.path.expanduser(value) if type(value) is str else value

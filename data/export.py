@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from data.results.runs import RunError
+from config import ConfigError
 from data.samples import open_run
 
 NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in)
@@ -52,7 +52,7 @@ def to_hf(model):
 
 @torch.no_grad()
 def to_bert(model):
-    """Returns the same model in transformers. Raises RunError unless it has the same logits, for random ids."""
+    """Returns the same model in transformers. Raises ConfigError unless it has the same logits, for random ids."""
     from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
     config, state = to_hf(model)
@@ -61,7 +61,7 @@ def to_bert(model):
     idx = torch.randint(model.cfg.vocab_size, (2, model.cfg.block_size))  # all positions
     logits = copy.deepcopy(model).double().eval()(idx)  # (2, T, V)
     if unknown or not torch.allclose(logits, copy.deepcopy(theirs).double()(idx).logits, rtol=1e-8, atol=1e-8):
-        raise RunError("a Hugging Face BERT would compute something else with its weights")
+        raise ConfigError("a Hugging Face BERT would compute something else with its weights")
     return theirs
 
 
@@ -71,7 +71,7 @@ def main(argv=None):
     run = cli.parse_args(argv).run
     try:
         to_bert(open_run(run)[0]).save_pretrained(f"{run}/bert")
-    except (ImportError, OSError, RunError) as error:  # transformers may not be installed
+    except (ImportError, OSError, ConfigError) as error:  # transformers may not be installed
         sys.exit(f"error: {run} is not exported: {error}")
     print(f"{run}/bert is a model for transformers")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import BertForMaskedLM, BertLMHeadModel
 
+from config import ConfigError
 from data import export
-from data.results.runs import RunError
 from data.samples import open_run
 from model import ModelConfig, Transformer
 from tests.lives import run
@@ -35,7 +35,7 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, cfg):
 def test_what_computes_something_else_is_not_exported_as_a_bert(switches, monkeypatch):
     if not switches:
         monkeypatch.setattr("model.Block.forward", pre_norm)  # a block of a fork
-    with pytest.raises(RunError, match="a Hugging Face BERT would compute something else"):
+    with pytest.raises(ConfigError, match="a Hugging Face BERT would compute something else"):
         export.to_bert(Transformer(ModelConfig(**CFG | switches)))
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from config import HOW, ROOT
+from config import HOW, ROOT, require
 from config.plan import differing_keys, read_plan, task_of
 from data.names import fixed
 from data.results.compare import MIN_PAIRS, holm, of_differences, speed_up
 from data.results.records import read_comparison, read_run, write_comparison
-from data.results.runs import require
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 OF_RUNS = FREE | {"tokenizer", "sha256", "n_params"}  # a run has these keys of its own, beside those of its plan
@@ -74,7 +73,7 @@ def report_runs(args):
 
 
 def pool(paths):
-    """Returns {name: Arm}, of folders of runs and of CSV files. Raises RunError if a name is of several arms."""
+    """Returns {name: Arm}, of folders of runs and of CSV files. Raises ConfigError if a name is of several arms."""
     arms = {}
     for path in paths:
         for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
@@ -83,7 +82,7 @@ def pool(paths):
 
 
 def add_runs(arm, more):
-    """Returns an Arm with the runs of both. Raises RunError if they are not of one arm."""
+    """Returns an Arm with the runs of both. Raises ConfigError if they are not of one arm."""
     for key in differing_keys([arm.config, more.config]):
         both = f"{more.config.get(key)}, {arm.config.get(key)}"
         require(key in FREE, f"two runs called {arm.name} differ in {key}: {both}")
@@ -121,7 +120,7 @@ def find_plan(path, runs):
 
 
 def require_runs_of(plan, arms):
-    """Raises RunError if a run is not one of this plan: of another arm, another seed, or with other keys."""
+    """Raises ConfigError if a run is not one of this plan: of another arm, another seed, or with other keys."""
     for name, arm in arms.items():
         require(name in plan.arms, f"{plan.path} has no arm {name}: there are {', '.join(plan.arms)}")
         _, expected = plan.keys_of(name)

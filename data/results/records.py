@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import pandas
 
-from config import HOW, TrainConfig
+from config import HOW, TrainConfig, require
 from data.atomic import replacing
-from data.results.runs import ORIGIN, require
+from data.results.runs import ORIGIN
 
 GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}  # keys of older runs, with the values that mean what the code does now
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
@@ -82,7 +82,7 @@ def by_step(rows):
 
 
 def read_run(folder):
-    """Returns the Arm of one run in a folder. Raises RunError if there is no run, or if scores are missing."""
+    """Returns the Arm of one run in a folder. Raises ConfigError if there is no run, or if scores are missing."""
     folder = Path(folder)
     for name in "run.json", "log.csv", "scores.csv":
         require((folder / name).exists(), f"{folder} holds no run of train.py, or one without a row: it has no {name}")
@@ -115,7 +115,7 @@ def make_arm(name, found, table):
 
 
 def write_comparison(path, arms):
-    """Writes {name: Arm}. Raises RunError if a file at path would lose a run."""
+    """Writes {name: Arm}. Raises ConfigError if a file at path would lose a run."""
     table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
     kept = set(table.index.droplevel("step"))  # {(name, seed)}
     for old in read_comparison(path) if Path(path).exists() else []:
@@ -138,7 +138,7 @@ def write_comparison(path, arms):
 
 
 def read_comparison(path):
-    """Returns the arms in a file of write_comparison. Raises RunError if it is none."""
+    """Returns the arms in a file of write_comparison. Raises ConfigError if it is none."""
     require(Path(path).exists(), f"there is no file or folder {path}")
     text = Path(path).read_text()
     comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", text, re.MULTILINE)
