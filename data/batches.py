@@ -14,21 +14,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from config import ConfigError
-from data.tokens import load
+from config import require
 
 # What random numbers are for. Each has a stream of its own, so that no two of them are the same by chance.
 STREAMS = "train order", "train masks", "val order", "val masks", "start", "dropout"
-
-
-def open_corpus(cfg):
-    """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
-    corpus = load(cfg.data_dir)
-    n_tokens = cfg.eval_iters * cfg.batch_size * cfg.block_size  # of an evaluation, which sees none twice
-    if len(corpus.val) <= n_tokens:  # the last one has a next one
-        raise ConfigError(f"data_dir = {cfg.data_dir}: {len(corpus.val):,} tokens to validate on, expected more than "
-                          f"{n_tokens:,}: prepare more text, or lower batch_size, block_size or eval_iters")
-    return corpus
 
 
 def seed_of(stream, *numbers):
@@ -96,9 +85,8 @@ def split_batch(cfg, world):
     """Returns cfg with the micro_batch_size of each of `world` processes. Raises ConfigError if they do not divide."""
     per_process, rest = divmod(cfg.batch_size, world)
     micro = min(cfg.micro_batch_size, per_process)
-    if rest or per_process % micro:
-        raise ConfigError(f"batch_size = {cfg.batch_size}, expected a multiple of {world} processes x micro_batch_size "
-                          f"= {cfg.micro_batch_size}")
+    require(rest == 0 and per_process % micro == 0, f"batch_size = {cfg.batch_size}, expected a multiple of {world} "
+            f"processes x micro_batch_size = {cfg.micro_batch_size}")
     return replace(cfg, micro_batch_size=micro)
 
 
@@ -106,6 +94,10 @@ class Loader:
     """Makes the batches of one process, in micro-batches that fit on its device. cfg: of split_batch."""
 
     def __init__(self, cfg, corpus, place):
+        n_tokens = cfg.eval_iters * cfg.batch_size * cfg.block_size  # of an evaluation, which sees none twice
+        require(len(corpus.val) > n_tokens,  # the last one has a next one
+                f"{cfg.data_dir} has {len(corpus.val):,} tokens to validate on, expected more than {n_tokens:,}: "
+                "prepare more text, or lower batch_size, block_size or eval_iters")
         self.cfg = cfg
         self.corpus = corpus
         self.device = place.device

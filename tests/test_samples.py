@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from data import samples
-from data.batches import open_corpus
+from data import samples, tokens
 from data.samples import open_run
 from tests.lives import run
 
@@ -32,7 +31,7 @@ def test_a_prompt_that_cannot_be_completed_ends_in_one_line(finished):
 
 def test_a_run_ends_with_three_lines_in_which_a_sign_comes_before_what_the_model_has_made(finished):
     model, cfg, _ = open_run(finished.out_dir)
-    corpus = open_corpus(cfg)
+    corpus = tokens.load(cfg.data_dir)
     for predicts_next, n_signs in (False, len(range(3, 16, 7))), (True, 1):
         lines = samples.sample(model, corpus, predicts_next).splitlines()[1:]
         assert [line.count("░") for line in lines] == [n_signs] * 3 and max(map(len, lines)) <= 100
