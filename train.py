@@ -26,12 +26,12 @@ from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError, command_line
+from config import ConfigError, command_line, require
 from config.processes import find_place, leave_processes, operations_per_token
 from data.atomic import locked
-from data.batches import Loader, open_corpus, split_batch, torch_seed
+from data.batches import Loader, split_batch, torch_seed
 from data.results import runs
-from data.tokens import DataError
+from data.tokens import DataError, load
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
@@ -43,7 +43,7 @@ LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits 
 def loop(trainer):
     """Trains until max_iters. Every row and every checkpoint is of a step that is done."""
     cfg = trainer.cfg
-    hidden = True if trainer.place.rank > 0 else None  # one bar for all processes; None: tqdm hides it in a log file
+    hidden = trainer.place.rank > 0 or None  # one bar for all processes; None: tqdm hides it in a log file
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
         if not trainer.rows["log.csv"]:  # the start belongs to every curve
             trainer.write_scores()
@@ -87,6 +87,9 @@ class Trainer:
         self.n_heads = [block.attn.n_head for block in self.model.blocks]  # of each layer, for scores and analyze.py
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
+        # Matrix products are computed in cfg.dtype. Weights stay float32: 16 bits would round small updates away.
+        dtype = getattr(torch, cfg.dtype)
+        self.autocast = torch.autocast(place.device.type, dtype, enabled=dtype != torch.float32)
         # The smallest number of float16 is 6e-8. So that small gradients do not become 0, the scaler multiplies the
         # loss by a factor, and divides the gradients by it before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
@@ -114,7 +117,7 @@ class Trainer:
             if self.place.world > 1:  # DDP sends gradients only when the sum is complete
                 self.net.require_backward_grad_sync = i == n - 1
             torch.manual_seed(torch_seed("dropout", cfg.seed, self.step, first_row))  # resuming needs no random state
-            with self.autocast():
+            with self.autocast:
                 loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
             batch_loss += loss.detach() / n  # log.csv has the loss of the task, without the constraint
             if cfg.constraint != "none":
@@ -130,11 +133,6 @@ class Trainer:
         self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
         self.step += 1
 
-    def autocast(self):
-        """Computes matrix products in cfg.dtype. Weights stay float32: 16 bits would round small updates away."""
-        dtype = getattr(torch, self.cfg.dtype)
-        return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
-
     @torch.no_grad()
     def evaluate(self):
         """Returns the mean loss [nats/token] on eval_iters validation batches, which are the same for every seed."""
@@ -142,7 +140,7 @@ class Trainer:
         losses = []
         for i in range(self.cfg.eval_iters):
             for _, micro_batch in self.loader.micro_batches(self.loader.batch("val", i)):
-                with self.autocast():
+                with self.autocast:
                     losses.append(self.model(*micro_batch))  # (), each a mean over the same number of tokens
         self.model.train()
         loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
@@ -177,7 +175,7 @@ class Trainer:
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
             line += f", train_loss {row['train_loss']:.4f}, {row['tokens_per_s']:,.0f} tokens/s"
         operations = row["tokens_per_s"] * operations_per_token(cfg, self.corpus.meta["vocab_size"])  # a second
-        share = operations / self.place.peak()  # nan if that is not known
+        share = operations / self.place.peak()
         if not math.isnan(share):
             line += f", about {share:.0%} of the card"
         symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, at the last write_scores
@@ -219,7 +217,7 @@ class Trainer:
         place.require_same(runs.identity(self.about) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
         if place.rank == 0 and self.step < cfg.max_iters:  # a finished run keeps the start that made its last steps
-            runs.write_start(self.out, self.about, n_params, self.lengths, place.device)
+            runs.write_start(self.out, self.about, n_params, self.lengths, place.name)
         place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
                   f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
         if place.world > 1:
@@ -274,9 +272,9 @@ def stacked_qk(model, q="q", k="k"):
 def require_known_parameters(model):
     """Raises ConfigError if attention has a parameter that stacked_qk leaves out, as a fork's own may be."""
     for name, _ in model.named_parameters():
-        if "attn" in name and not re.search(r"\.attn\.(q|k|v|proj|pos_q|pos_k)\.(weight|bias)$", name):
-            raise ConfigError(f"attention has a parameter {name}: add it to stacked_qk if it changes W_q or W_k, to "
-                              "init.apply_ if it starts as they do, and to require_known_parameters")
+        is_known = re.search(r"\.attn\.(q|k|v|proj|pos_q|pos_k)\.(weight|bias)$", name)
+        require(is_known or "attn" not in name, f"attention has a parameter {name}: add it to stacked_qk if it changes "
+                "W_q or W_k, to init.apply_ if it starts as they do, and to require_known_parameters")
 
 
 def constraint(cfg, model):
@@ -301,7 +299,7 @@ def train(place, cfg):
         from data.sympy import prepare
 
         prepare.make(Path(cfg.data_dir))  # only in data/sympy; of several processes one makes it, and the others wait
-    trainer = Trainer(cfg, place, open_corpus(cfg))
+    trainer = Trainer(cfg, place, load(cfg.data_dir))
     # Two runs in one folder would mix their rows. Of the processes of a run only the first one writes files.
     with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext():
         trainer.begin()
@@ -326,7 +324,7 @@ def main(cfg):
     """Does the run of a TrainConfig. A mistake of a user ends in one line, with the exit status 1."""
     try:
         train(*find_place(cfg))
-    except (ConfigError, DataError, runs.RunError, FloatingPointError, OSError) as e:
+    except (ConfigError, DataError, FloatingPointError, OSError) as e:
         sys.exit(f"train.py: {e}")
     finally:
         leave_processes()

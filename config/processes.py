@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from config import ConfigError
+from config import require
 
 # The most bfloat16 operations a second of a card, without sparsity, as its manufacturer says.
 PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
@@ -28,6 +28,7 @@ class Place:
     rank: int  # the number of this process, from 0
     world: int  # how many processes there are
     device: torch.device
+    name: str = "cpu"  # of the card, such as NVIDIA H200, or of another device
 
     def mean(self, x):
         """Returns the mean of a tensor over all processes."""
@@ -42,12 +43,11 @@ class Place:
         if self.world > 1:
             dist.all_gather_object(of_all, values)
         keys = [key for key in values if any(others[key] != values[key] for others in of_all)]
-        if keys:
-            raise ConfigError(f"the processes of this run differ in {', '.join(keys)}")
+        require(not keys, f"the processes of this run differ in {', '.join(keys)}")
 
     def peak(self):
         """Returns the most operations a second of the cards of this run, nan if they are not in PEAKS."""
-        return self.world * PEAKS.get(device_name(self.device), math.nan)
+        return self.world * PEAKS.get(self.name, math.nan)
 
     def say(self, text):
         """Prints a line above any progress bar, once and not for every process."""
@@ -63,31 +63,26 @@ def find_place(cfg):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    kinds = [gpu.type, "cpu"] if gpu else ["cpu"]
-    kind = kinds[0] if cfg.device == "auto" else cfg.device
-    if kind not in kinds:
-        raise ConfigError(f"device = {kind!r}, expected one that torch finds here: {' or '.join(kinds)}")
-    device = torch.device("cpu" if kind == "cpu" else f"{kind}:{os.environ.get('LOCAL_RANK', 0)}")
+    found = [gpu.type, "cpu"] if gpu else ["cpu"]
+    name = found[0] if cfg.device == "auto" else cfg.device
+    require(name in found, f"device = {name}, expected one that torch finds here: {' or '.join(found)}")
+    device = torch.device("cpu" if name == "cpu" else f"{name}:{os.environ.get('LOCAL_RANK', 0)}")
     dtype = "float32"  # what "auto" means
     if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
         dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
     if cfg.dtype == "auto":
         cfg = replace(cfg, dtype=dtype)
     if "RANK" not in os.environ:  # which torchrun sets
-        return Place(0, 1, device), cfg
+        return Place(0, 1, device, name), cfg
     if device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device)
     else:
         dist.init_process_group("gloo")
-    return Place(dist.get_rank(), dist.get_world_size(), device), cfg
-
-
-def device_name(device):
-    """Returns the name of a card, such as NVIDIA H200, or of another device, such as cpu."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return Place(dist.get_rank(), dist.get_world_size(), device, name), cfg
 
 
 def operations_per_token(cfg, vocab_size):

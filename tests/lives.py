@@ -27,6 +27,7 @@ from data import tokens
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
              warmup_iters=3, learning_rate=1e-2, eval_interval=4, eval_iters=2, score_interval=3)
+CPU = Place(0, 1, torch.device("cpu"))
 TRAIN_STEP = "train.Trainer.train_step"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
@@ -43,7 +44,7 @@ def small_run(data_dir, out_dir):
 def make_trainer(cfg, **changes):
     """Of one process, before its first step."""
     cfg = replace(cfg, **changes)
-    return train.Trainer(cfg, Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
+    return train.Trainer(cfg, CPU, tokens.load(cfg.data_dir))
 
 
 def run(cfg, **changes):

@@ -16,22 +16,11 @@ from pathlib import Path
 import pandas
 import torch
 
-from config import HOW, ROOT, TrainConfig
-from config.processes import device_name
+from config import HOW, ROOT, TrainConfig, require
 from data.atomic import replacing, write_json
 from data.chance import mean_symmetry_of, multiply
 
 ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; only older runs have python
-
-
-class RunError(Exception):
-    """A problem with the files of a run, in one line."""
-
-
-def require(condition, message):
-    """Raises RunError with this message unless the condition is true."""
-    if not condition:
-        raise RunError(message)
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -70,7 +59,7 @@ def measure(w_q, w_k, p_q, p_k, scores):
 
 
 def add_rows(text, rows, float_format):
-    """Returns the text of a CSV file with more rows, each {column: a number}. Raises RunError for other columns."""
+    """Returns the text of a CSV file with more rows, each {column: a number}. Raises ConfigError for other columns."""
     table = pandas.DataFrame(rows)  # of cells by name; nan is an empty one
     header = ",".join(table) + "\n"
     require(not text or text.startswith(header), f"this run has other columns than {header.strip()}: go on with the "
@@ -102,12 +91,10 @@ def find_commit():
 # ---- writing and reading a run -----------------------------------------------------------------------------------
 
 
-def write_start(folder, about, n_params, lengths, device):
+def write_start(folder, about, n_params, lengths, device_name):
     """Writes run.json. about: of a Trainer."""
-    config = {key: value for key, value in about["config"].items() if key not in HOW}
-    origin = dict(commit=find_commit(), torch=torch.__version__, device_name=device_name(device))  # keys of ORIGIN
-    write_json(folder / "run.json", dict(config=config, data=about["data"], n_params=n_params, lengths=lengths,
-                                         origin=origin))
+    origin = dict(commit=find_commit(), torch=torch.__version__, device_name=device_name)  # keys of ORIGIN
+    write_json(folder / "run.json", about | dict(n_params=n_params, lengths=lengths, origin=origin))
 
 
 def write_rows(folder, texts):
@@ -125,11 +112,7 @@ def save_checkpoint(folder, state):
 
 
 def checkpoint_to_resume(folder, about, device):
-    """
-    Returns the checkpoint (a dict) from which a run goes on, or None if it begins at step 0. about: of a Trainer.
-
-    Raises RunError if the folder has a run and this one does not resume, or another run.
-    """
+    """Returns the checkpoint from which a run goes on, a dict, or None if it begins. about: of a Trainer."""
     path = folder / "ckpt.pt"
     if not path.exists() and not (folder / "log.csv").exists():
         return None
