@@ -16,7 +16,6 @@ import os
 import runpy
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from init import STARTS
@@ -39,7 +38,6 @@ def require(condition, message):
 POSITIVE = "more than 0", lambda x: 0 < x < math.inf  # nan is neither
 FROM_ZERO = "0 or more", lambda x: 0 <= x < math.inf
 SHARE = "0 to 1", lambda x: 0 <= x <= 1
-BELOW_1 = "0 to below 1", lambda x: 0 <= x < 1
 SEED = "0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 BOOL = "True | False", lambda x: True
 NAME = "not empty", lambda x: x.strip() != ""
@@ -56,7 +54,7 @@ def key(default, text, allowed=POSITIVE):
     return dataclasses.field(default=default, metadata=dict(help=text, allowed=allowed))
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value."""
 
@@ -67,8 +65,8 @@ class TrainConfig:
     n_head: int = key(4, "attention heads")
     n_embd: int = key(256, "embedding size; the MLP is four times as wide")
     block_size: int = key(512, "tokens in a sequence")
-    dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1)
-    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
+    dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
+    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
     positions: str = key("learned", "how a token knows its place (model.py)", one_of("learned", "rotary", "untied"))
     qk_norm: bool = key(False, "scale queries and keys of a head to norm sqrt(D)", BOOL)
     init: str = key("random", "how W_q and W_k start (init.py)", one_of(*STARTS))
@@ -87,7 +85,7 @@ class TrainConfig:
     warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     weight_decay: float = key(0.01, "of matrices only", FROM_ZERO)
-    beta2: float = key(0.999, "AdamW's", BELOW_1)
+    beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")

@@ -69,8 +69,7 @@ def load(folder):
     """Returns the Corpus in a folder. Raises DataError unless its files are those that meta.json describes."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
-        raise DataError(f"{folder} has no finished token files: python {folder.parent}/prepare.py makes them, or "
-                        "another script of data/README.md. data/sympy/gpt2 makes itself")
+        raise DataError(f"{folder} has no finished token files: python {folder.parent}/prepare.py makes them")
     meta = json.loads((folder / "meta.json").read_text())
     has_our_ids = meta == meta | TOKENIZERS[meta["tokenizer"]]
     if not has_our_ids or any(digest(folder / f"{split}.bin") != meta["sha256"][split] for split in SPLITS):

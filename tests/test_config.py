@@ -56,7 +56,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
 @pytest.mark.parametrize("argv, words", [
     (["--n_layers=4"], "unknown key n_layers: --help lists all keys, and a file's own names begin with an underscore"),
     (["--n_layer=True"], "n_layer = True, expected int"),
-    (["--causal=true"], "causal = 'true', expected bool"),
     (["--init=symetric"], "init = 'symetric', expected str: random | symmetric"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
     (["--grad_clip=0"], "grad_clip = 0.0, expected float: more than 0"),
