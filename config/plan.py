@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 from config import HOW, ROOT, ConfigError, load, read_flags, run_file
 
-# Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
-# new one of a fork, makes another task: add it if it does not. data_dir is the place of a corpus.
-WITHIN_TASK = HOW | {
-    "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
-    "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
-    "learning_rate", "weight_decay", "beta2", "grad_clip"}
+# Runs of one arm may differ in these keys. The last four say where a run comes from, and data_dir where its corpus is.
+FREE = HOW | {"seed", "data_dir", "commit", "python", "torch", "device_name"}
+# Runs that differ in these keys, too, have the same task, and their losses mean the same. A key that is not named here,
+# as a new one of a fork, makes another task: add it if it does not.
+WITHIN_TASK = FREE | {
+    "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm", "init", "init_std",
+    "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters", "learning_rate",
+    "weight_decay", "beta2", "grad_clip"}
 
 
 class Plan(NamedTuple):
@@ -49,7 +51,7 @@ def read_plan(path):
         lefts, rights = left.split(" - "), right.split(" - ")
         if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
             raise ConfigError(f"{test}: expected '>' or '<' between two arms, or two differences 'arm - arm'")
-        keys = differing_keys([task_of(plan.keys_of(arm)[1]) for arm in lefts + rights])
+        keys = task_keys([plan.keys_of(arm)[1] for arm in lefts + rights])
         if measure == "loss" and keys:
             raise ConfigError(f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
     return plan
@@ -66,6 +68,11 @@ def task_of(config):
 def differing_keys(configs):
     """Returns the keys in which some dicts differ, which are configurations or their tasks."""
     return sorted(key for key in set().union(*configs) if any(c.get(key) != configs[0].get(key) for c in configs))
+
+
+def task_keys(configs):
+    """Returns the keys in which the tasks of some configurations differ."""
+    return differing_keys([task_of(config) for config in configs])
 
 
 def commands(path, for_all):

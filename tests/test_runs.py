@@ -17,7 +17,7 @@ import pytest
 import analyze
 from config import load
 from config.plan import read_plan
-from data.results import compare, comparison, records
+from data.results import comparison, records
 
 ROOT = Path(analyze.__file__).parent
 STEPS = np.arange(0, 1100, 100)
@@ -31,43 +31,38 @@ def test_speed_up_is_the_share_of_training_that_was_not_needed():
     baseline = pandas.Series(FALL, STEPS)
     soon = np.where(STEPS < 500, 3.0, 1.0)  # the mean of three is 2.33 at step 500 and 1.67 at 600
     once = np.where(STEPS == 500, 1.0, 3.0)  # a single good evaluation does not count
-    assert compare.speed_up(pandas.Series(soon, STEPS), baseline) == pytest.approx(0.4)
-    assert compare.speed_up(pandas.Series(once, STEPS), baseline) == -math.inf
+    assert comparison.speed_up(pandas.Series(soon, STEPS), baseline) == pytest.approx(0.4)
+    assert comparison.speed_up(pandas.Series(once, STEPS), baseline) == -math.inf
 
 
 NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)
 
 
 @pytest.mark.parametrize("differences, most_exact", [
-    (NORMAL[:5], 20), (NORMAL[:9], 20), (NORMAL, 0),  # five exclude no difference; 0: all signs are drawn
+    (NORMAL[:5], 20), (NORMAL, 0),  # five exclude no difference; 0: all signs are drawn
     (np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, -0.8]), 20)])  # sums are equal, but for rounding
 def test_p_and_interval_are_those_of_all_signs_whether_these_are_counted_or_drawn(monkeypatch, differences, most_exact):
-    monkeypatch.setattr(compare, "EXACT_PAIRS", most_exact)
+    monkeypatch.setattr(comparison, "EXACT_PAIRS", most_exact)
     signs = np.array(list(itertools.product([-1, 1], repeat=len(differences))))  # (2^n, n)
     tried = np.linspace(-4, 4, 801)
     shifted = differences - tried[:, None]  # (801, n)
     as_far = np.abs(shifted @ signs.T) >= np.abs(shifted.sum(1, keepdims=True)) - 1e-9  # (801, 2^n)
     kept = tried[as_far.mean(1) > 0.05]
     p = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
-    assert compare.sign_flip(differences) == pytest.approx(p, abs=0 if most_exact else 4 * (p / compare.DRAWS) ** 0.5)
-    assert compare.sign_flip(-1e-7 * differences) == compare.sign_flip(differences)  # neither sign nor unit matters
-    found = compare.confidence_interval(differences)
+    found = comparison.sign_flip(differences)
+    assert found == pytest.approx(p, abs=0 if most_exact else 4 * (p / comparison.DRAWS) ** 0.5)
+    assert found == comparison.sign_flip(-1e-7 * differences)  # neither sign nor unit matters
+    assert comparison.sign_flip(np.ones(60)) == 1 / comparison.DRAWS  # what we saw is one of the draws
     expected = (math.nan, math.nan) if len(kept) == 801 else (kept[0], kept[-1])
-    np.testing.assert_allclose(found, expected, atol=0.01 if most_exact else 0.03)
-
-
-def test_the_p_of_many_pairs_is_that_of_a_coin_and_counts_what_we_saw_as_one_draw():
-    """Of 30 equal differences 21 are above 0: as 21 heads or more of 30 coins, or 9 or less."""
-    p = 2 * sum(math.comb(30, heads) for heads in range(21, 31)) / 2**30
-    assert compare.sign_flip(np.repeat([1.0, -1.0], [21, 9])) == pytest.approx(p, rel=0.05)
-    assert compare.sign_flip(np.ones(60)) == 1 / compare.DRAWS
+    interval = comparison.confidence_interval(differences)
+    np.testing.assert_allclose(interval, expected, atol=0.01 if most_exact else 0.03)
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():
     """Benjamini and Hochberg 1995, section 3.2: of these 15 tests three are significant after Holm's correction."""
     ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
           0.4262, 0.5719, 0.6528, 0.759, 1]
-    corrected = compare.holm(ps)
+    corrected = comparison.holm(ps)
     assert list(corrected[:4]) == pytest.approx([15 * 0.0001, 14 * 0.0004, 13 * 0.0019, 12 * 0.0095])
     assert (corrected < 0.05).tolist() == [True] * 3 + [False] * 12 and corrected.is_monotonic_increasing
 
@@ -152,15 +147,14 @@ def test_only_pairs_of_one_seed_are_compared_and_a_file_names_every_version_that
     of_b = printed(*folders, "--all", "--csv", path)[2]
     assert of_b[2:6] == ["4.500", "+1.800", "a", "1"]  # the difference of seed 2 alone
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
-    assert [arm.origin["commit"] for arm in comparison.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
+    assert [arm.config["commit"] for arm in records.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
 
 @pytest.mark.parametrize("argv, words", [
     ("a-1 b-1 --baseline c", "no arm is called c: there are a, b"),
     ("a-1 c.csv", "two runs called a have the seed 1"),
     ("other/a-2 c.csv", "two runs called a differ in of_a_fork"),
-    ("a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
-    ("a-1 --csv notes.text", "notes.text is no comparison"),
+    ("a-1 --csv c.csv", "c.csv would lose runs of b"),
     ("cut-1", "scores.csv ends at step 400, and log.csv at step 1000"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, argv, words):
@@ -169,7 +163,6 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     write_run(Path("other/a-2"), seed=2, of_a_fork=1)
     scores = write_run(Path("cut-1")) / "scores.csv"
     scores.write_text(scores.read_text().partition("\n500,")[0] + "\n")
-    Path("notes.text").write_text("mine\n")
     before = {path: path.read_bytes() for path in Path().glob("**/*.*")}
     assert words in (said := run(*argv.split())) and said.startswith("analyze.py: ") and "\n" not in said
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
@@ -194,10 +187,10 @@ def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_h
     history = subprocess.run(["git", "rev-list", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     folder = ROOT / "data/results/csv"
     for path in set(folder.glob("*.csv")) - {folder / "public.csv"}:  # which has scores of models
-        arms = comparison.pool([path])
+        arms = records.pool([path])
         comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), arms)
         for arm in arms.values():
-            assert set(arm.origin["commit"]) <= set(history), f"{path.name}: {arm.name}"
+            assert set(arm.config["commit"]) <= set(history), f"{path.name}: {arm.name}"
 
 
 # ---- layers and figures ------------------------------------------------------------------------------------------

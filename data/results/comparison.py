@@ -1,18 +1,21 @@
-"""Prints comparisons of runs of train.py (analyze.py --runs), and draws the pictures that go with them."""
+"""
+Compares training runs: the tables that analyze.py --runs prints, and their statistics. Runs with the same seed saw the
+same data, so arms are compared in pairs: a difference for each seed.
+"""
 
 from pathlib import Path
 
 import numpy as np
 import pandas
 
-from config import HOW, ROOT, require
-from config.plan import differing_keys, read_plan, task_of
+from config import ROOT, require
+from config.plan import FREE, differing_keys, read_plan, task_keys, task_of
 from data.names import fixed
-from data.results.compare import MIN_PAIRS, holm, of_differences, speed_up
-from data.results.records import read_comparison, read_run, write_comparison
+from data.results.records import pool, write_comparison
 
-FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
-OF_RUNS = FREE | {"tokenizer", "sha256", "n_params"}  # a run has these keys of its own, beside those of its plan
+MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
+EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
+DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
 SCORES = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
 BY_LAYER = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
             "positions_chance"]
@@ -36,21 +39,16 @@ def report_runs(args):
     arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
     if plan:
         require_runs_of(plan, arms)
-        arms = {name: arms[name] for name in plan.arms if name in arms}
     names = [*(args.arms or arms), *([args.baseline] if args.baseline else [])]
     for name in names:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
-    arms = {name: arms[name] for name in arms if name in names}
+    arms = {name: arms[name] for name in (plan.arms if plan else arms) if name in names}
     if args.csv:
         write_comparison(args.csv, arms)
 
+    arms, time = at_one_time(arms)
     is_plain = not (args.arms or args.baseline or args.all or args.measure or args.by_layer)
-    planned = plan.planned if plan and is_plain else []
-    arms, time = at_one_time(arms, planned)
-    tested = [measure for measure, *_ in planned]
-    measures = ["loss", *sorted(set().union(*[arm.table for arm in arms.values()]) - {"train_loss", "val_loss"})]
-    for measure in tested or [args.measure or "loss"]:
-        require(measure in measures, f"no run has {measure}: there are {', '.join(measures)}")
+    planned = plan.planned if plan and is_plain and time == "at the end" else []
     if planned:
         tables = [arms_table(arms, "loss"), tests_table(planned, arms)]
     elif args.by_layer or (is_plain and all(len(arm.seeds()) == 1 for arm in arms.values())):
@@ -60,59 +58,30 @@ def report_runs(args):
     if args.plot:
         from data.results import curves  # and matplotlib with it
 
-        first, *others = arms.values()
-        if others or len(first.seeds()) > 1:
-            hidden = {"loss"} if task_keys(arms) else {}  # losses of different tasks are not compared
-            curves.plot_runs(arms, args.plot, [name for name in ("loss", *tested) if name not in hidden])
-        else:
-            curves.plot_run(first, args.plot)
+        curves.plot_arms(arms, args.plot, [measure for measure, *_ in planned])
     for table in tables:
         print(table.to_string(index="result" not in table))  # tests have no names
     columns = [column for table in tables for column in table]
     print(*(f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND), sep="\n", flush=True)
 
 
-def pool(paths):
-    """Returns {name: Arm}, of folders of runs and of CSV files. Raises ConfigError if a name is of several arms."""
-    arms = {}
-    for path in paths:
-        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
-            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
-    return arms
-
-
-def add_runs(arm, more):
-    """Returns an Arm with the runs of both. Raises ConfigError if they are not of one arm."""
-    for key in differing_keys([arm.config, more.config]):
-        both = f"{more.config.get(key)}, {arm.config.get(key)}"
-        require(key in FREE, f"two runs called {arm.name} differ in {key}: {both}")
-    for seed in more.seeds():
-        require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
-    origin = {key: sorted({*texts, *more.origin.get(key, ["unknown"])}) for key, texts in arm.origin.items()}
-    return arm._replace(origin=origin, table=pandas.concat([arm.table, more.table]))
-
-
-def at_one_time(arms, planned):
-    """
-    Returns the runs that are compared, and when, in words: at the end if all have finished, or else at the last step
-    that all of them have. For planned tests those that have not finished are left out. Both are said.
-    """
-    unfinished = ", ".join(f"{name} {seed}" for name, arm in arms.items() for seed in arm.unfinished())
+def at_one_time(arms):
+    """Returns the runs, cut at their last common step if one has not finished, and when that is, in words."""
+    unfinished = []
+    for name, arm in arms.items():
+        ends = arm.curves("loss").apply(pandas.Series.last_valid_index)  # {seed: the step of its last loss}
+        unfinished += [f"{name} {seed}" for seed in ends.index[ends != arm.config["max_iters"]]]
     if not unfinished:
         return arms, "at the end"
-    if planned:
-        print(f"These have not finished, and are left out: {unfinished}")
-        finished = {name: arm.table.drop(index=arm.unfinished(), level="seed") for name, arm in arms.items()}
-        return {name: arms[name]._replace(table=table) for name, table in finished.items()}, "at the end"
     curves = [arm.curves(measure).dropna() for arm in arms.values() for measure in ("loss", "symmetry")]
     step = pandas.concat(curves, axis="columns", join="inner").index.max()  # all have step 0
-    print(f"All runs are shown at step {step:,}, because these have not finished: {unfinished}")
+    print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(unfinished)}")
     cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
     return cut, f"at step {step:,}"
 
 
 def find_plan(path, runs):
-    """Returns the Plan at path, or that of config/plans for a file NAME.csv, the only one in runs; or else None."""
+    """Returns the Plan at path, or that of config/plans for a single file NAME.csv, or None."""
     by_name = ROOT / "config" / "plans" / f"{Path(runs[0]).stem}.py"
     if path is None and len(runs) == 1 and runs[0].endswith(".csv") and by_name.exists():
         path = by_name
@@ -124,25 +93,20 @@ def require_runs_of(plan, arms):
     for name, arm in arms.items():
         require(name in plan.arms, f"{plan.path} has no arm {name}: there are {', '.join(plan.arms)}")
         _, expected = plan.keys_of(name)
+        free = FREE | {"tokenizer", "sha256", "n_params"}  # no plan names these three
         for key in differing_keys([expected, arm.config]):
-            is_free = key in OF_RUNS or (key == "dtype" and expected[key] == "auto")
-            require(is_free, f"{plan.path} is another plan: its {name} has {key} = {expected.get(key)!r}, and that of "
-                    f"these runs {arm.config.get(key)!r}")
+            is_free = key in free or (key == "dtype" and expected[key] == "auto")
+            require(is_free, f"{plan.path}: its {name} has {key} = {expected.get(key)!r}, not {arm.config.get(key)!r}")
         for seed in arm.seeds():
-            require(seed in plan.seeds, f"{plan.path} is another plan: it has no seed {seed}")
+            require(seed in plan.seeds, f"{plan.path} has no seed {seed}")
 
 
 # ---- tables, DataFrames of cells as they are shown ---------------------------------------------------------------
 
 
-def task_keys(arms):
-    """Returns the keys in which the tasks of arms differ."""
-    return differing_keys([task_of(arm.config) for arm in arms.values()])
-
-
 def arms_table(arms, measure, differences={}):
     """Returns a row for each arm. differences: {arm: more cells}"""
-    keys = task_keys(arms)
+    keys = task_keys([arm.config for arm in arms.values()])
     rows = {}
     for name, arm in arms.items():
         task = task_of(arm.config)
@@ -161,7 +125,7 @@ def tests_table(planned, arms):
     corrected = holm([test["p"] for test in found])  # one without runs counts as well: the plan is one family
     rows = []
     for (measure, left, direction, right), test, p in zip(planned, found, corrected):
-        is_predicted = test["difference"] > 0 if direction == ">" else test["difference"] < 0
+        is_predicted = (test["difference"] > 0) == (direction == ">")
         result = "as predicted" if is_predicted else "the other way"
         if p >= 0.05:
             result = "not shown" if test["n_pairs"] >= MIN_PAIRS else "too few pairs"
@@ -178,27 +142,26 @@ def of_side(arms, side, measure):
 
 
 def comparison_table(arms, chosen, measure, has_all):
-    """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
+    """Returns a row for each arm that has a measure, with its difference from its baseline."""
     ends = {name: arm.at_end(measure) for name, arm in arms.items()}
     arms = {name: arm for name, arm in arms.items() if ends[name].notna().all()}
-    require(chosen in (None, *arms), f"the runs of {chosen} have no {measure}")
-    tasks = {name: task_of(arm.config) for name, arm in arms.items()}
+    require(arms, f"no run has {measure}: data/results/csv/README.md says what runs have")
     cells = {}
-    for name in arms:
-        may_be = [other for other in arms if measure != "loss" or tasks[other] == tasks[name]]  # scores mean the same
+    for name, arm in arms.items():
+        # Losses of different tasks are not compared. Scores mean the same in all.
+        may_be = [other for other in arms if "loss" not in measure or not task_keys([arms[other].config, arm.config])]
         baseline = chosen if chosen in may_be else may_be[0]
         found = of_differences(ends[name] - ends[baseline])
-        cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline}
-        if has_all:
-            cells[name]["pairs"] = found["n_pairs"]
-        if has_all and measure == "loss" and found["n_pairs"]:  # other measures compare different tasks, too
-            losses, of_baseline = arms[name].curves("loss"), arms[baseline].curves("loss")
+        cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline, "pairs": found["n_pairs"]}
+        if has_all and measure == "loss" and found["n_pairs"]:
+            losses, of_baseline = arm.curves("loss"), arms[baseline].curves("loss")
             pairs = losses.columns.intersection(of_baseline.columns)  # seeds
             saved = np.median([speed_up(losses[seed].dropna(), of_baseline[seed].dropna()) for seed in pairs])
             cells[name]["updates saved"] = "not reached" if saved == -np.inf else f"{saved:.0%}"
         if name == baseline:
             cells[name] = dict.fromkeys(cells[name], "") | {"difference [95 %]": "baseline"}
-    return arms_table(arms, measure, cells)
+    table = arms_table(arms, measure, cells)
+    return table if has_all else table.drop(columns="pairs", errors="ignore")
 
 
 def layers_table(arms, time):
@@ -229,3 +192,82 @@ def difference_cell(found):
     digits = 5 if 1e-6 < abs(found["difference"]) < 0.0005 else 3  # a small difference is not none
     difference, low, high = [fixed(number, digits, "+") for number in (found["difference"], *found["interval"])]
     return f"{difference} [{low}, {high}]" if found["n_pairs"] >= MIN_PAIRS else difference
+
+
+# ---- statistics --------------------------------------------------------------------------------------------------
+
+
+def subset_sums(values):
+    """Returns the sums of all 2^n subsets of n values, or of DRAWS random ones, the empty one first."""
+    if len(values) > EXACT_PAIRS:
+        is_in = np.random.default_rng(0).integers(2, size=(DRAWS, len(values)))
+        is_in[0] = 0
+        return is_in @ values
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums, sums + value])  # without the value, and with it
+    return sums
+
+
+def sign_flip(differences):
+    """
+    Returns the exact two-sided p: could seeds alone have made these n differences?
+
+    If two arms were the same, each pair could as well have come out the other way round: its difference would have the
+    other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum is at least as
+    far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
+    """
+    observed = np.sum(differences)
+    sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
+    rounding = 1e-9 * np.abs(differences).sum()
+    return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
+
+
+def confidence_interval(differences):
+    """
+    Returns the lowest and the highest difference d that sign_flip does not reject, at 0.05, if d is taken from every
+    difference. (nan, nan) for fewer than six pairs.
+
+    If then the signs of a subset of m are turned, the sum changes by -2 (sum of the subset - m d): it does not fall if
+    the mean of the subset is at most d. So the share of subsets with such a mean is the one-sided p of d. Therefore
+    sort the means of all subsets, and leave out 2.5 of 100 at each end, the empty subset at both (Hartigan 1969).
+    """
+    sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
+    means = np.sort(sums[sizes > 0] / sizes[sizes > 0])  # an empty subset has no mean
+    n_outside = int(0.05 / 2 * len(sums)) - (len(sums) - len(means))  # at each end, besides the empty ones
+    if n_outside < 0:
+        return np.nan, np.nan
+    return means[n_outside], means[-1 - n_outside]
+
+
+def holm(ps):
+    """
+    Returns the p of m tests after Holm's correction, a Series.
+
+    Of 20 tests without any effect one is expected below 0.05. So the smallest p is multiplied by m. If it is still
+    significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
+    """
+    ordered = pandas.Series(ps, dtype=float).sort_values()
+    n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
+    corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
+    return corrected.clip(upper=1).sort_index()
+
+
+def of_differences(differences):
+    """Returns the number of differences, their mean, its interval and p: a dict. Without any p is 1."""
+    found = differences.dropna()  # a run may lack the measure
+    return dict(n_pairs=len(found), difference=found.mean(), interval=confidence_interval(found.to_numpy()),
+                p=sign_flip(found.to_numpy()))
+
+
+def speed_up(loss, baseline_loss):
+    """
+    Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
+    at which the loss is at or below the baseline's last one. -inf if it never is.
+
+    As in the paper's Table 1, but of smoothed losses: each is the mean of an evaluation and up to two before it.
+    """
+    target = baseline_loss.rolling(3, min_periods=1).mean().iloc[-1]
+    smooth = loss.rolling(3, min_periods=1).mean()  # one loss may be low by chance
+    reached = smooth.index[smooth <= target]
+    return 1 - reached[0] / baseline_loss.index[-1] if len(reached) else -np.inf

@@ -1,5 +1,5 @@
 """
-Reads runs of train.py, from the folder of a run or from the file of a comparison, and writes such files.
+Reads runs of train.py, from their folders or from the file of a comparison, and writes such files.
 
 One small CSV file keeps all runs of a comparison, with all that its tables and figures show:
 
@@ -8,20 +8,19 @@ One small CSV file keeps all runs of a comparison, with all that its tables and 
     arm,seed,step,train_loss,val_loss,...   then one row for every step of a run that has a loss, or scores, or both
 """
 
-import io
 import json
 import re
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas
 
 from config import HOW, TrainConfig, require
+from config.plan import FREE, differing_keys
 from data.atomic import replacing
 from data.results.runs import ORIGIN
 
-GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}  # keys of older runs, with the values that mean what the code does now
+GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}  # keys of older runs, with values that mean what the code does now
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -29,10 +28,9 @@ class Arm(NamedTuple):
     """Runs of train.py, finished or not, that differ only in their seed."""
 
     name: str
-    config: dict  # its configuration and its corpus
-    origin: dict  # {key: [text, ...]}: where its runs come from
-    # Rows by seed and step. Losses are nan at a step that has scores only, and scores at one that has losses only;
-    # train_loss at step 0, and update_symmetry at the first scores.
+    config: dict  # its configuration, its corpus, and where its runs come from, {key of ORIGIN: a list of texts}
+    # Rows by seed and step. Losses [nats/token] are nan at a step that has scores only, and scores at one that has
+    # losses only; train_loss at step 0, and update_symmetry at the first scores.
     table: pandas.DataFrame
 
     def seeds(self):
@@ -51,11 +49,6 @@ class Arm(NamedTuple):
         """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
         return self.values(measure).groupby("seed", sort=False).last()
 
-    def unfinished(self):
-        """Returns the seeds of runs whose last loss is not that of max_iters."""
-        losses = self.curves("loss")
-        return [seed for seed in self.seeds() if losses[seed].last_valid_index() != self.config["max_iters"]]
-
     def layers(self, score):
         """Returns a score of each layer at those steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
         table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
@@ -63,15 +56,13 @@ class Arm(NamedTuple):
 
 
 def by_step(rows):
-    """Turns the rows of scores.csv into a row for each step: each score as a median over layers, and by layer."""
+    """Turns scores.csv into a row for each step: each score as a median over layers, and by layer."""
     keys = ["matrix", "step", "layer"]
     table = rows[rows["head"].isna()].set_index(keys).drop(columns="head")
     heads = rows.dropna(subset="head").sort_values("symmetry", na_position="first").groupby(keys)
-    means = heads.mean()
-    highest = heads.tail(1).set_index(keys)  # the last one has the highest symmetry
-    table = table.assign(heads=means["symmetry"], heads_chance=means["chance"],
-                         heads_directionality=means["directionality"],
-                         highest_head=highest["symmetry"], highest_head_chance=highest["chance"])
+    table = table.join(heads.agg(  # the last head has the highest symmetry
+        heads=("symmetry", "mean"), heads_chance=("chance", "mean"), heads_directionality=("directionality", "mean"),
+        highest_head=("symmetry", "last"), highest_head_chance=("chance", "last")))
     of_wqk = table.query("matrix == 'wqk'").droplevel("matrix")
     of_positions = table.query("matrix == 'positions'").droplevel("matrix")  # which untied ones have of their own
     of_positions = of_positions.add_prefix("positions_").rename(columns={"positions_symmetry": "positions"})
@@ -81,34 +72,49 @@ def by_step(rows):
     return pandas.concat([table.groupby("step").median(), layers], axis="columns")
 
 
+def pool(paths):
+    """Returns {name: Arm}, of folders of runs and of files of comparisons."""
+    arms = {}
+    for path in paths:
+        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
+            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
+    return arms
+
+
+def add_runs(arm, more):
+    """Returns an Arm with the runs of both. Raises ConfigError if they are not of one arm."""
+    for key in differing_keys([arm.config, more.config]):
+        require(key in FREE, f"two runs called {arm.name} differ in {key}")
+    for seed in more.seeds():
+        require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
+    origin = {key: sorted({*arm.config[key], *more.config.get(key, [])}) for key in ORIGIN if key in arm.config}
+    return Arm(arm.name, arm.config | origin, pandas.concat([arm.table, more.table]))
+
+
 def read_run(folder):
     """Returns the Arm of one run in a folder. Raises ConfigError if there is no run, or if scores are missing."""
     folder = Path(folder)
-    for name in "run.json", "log.csv", "scores.csv":
-        require((folder / name).exists(), f"{folder} holds no run of train.py, or one without a row: it has no {name}")
+    require((folder / "log.csv").exists(), f"{folder} holds no run of train.py, or one without rows")
     run = json.loads((folder / "run.json").read_text())
-    sha256 = run["data"]["sha256"]
-    config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=f"{sha256['train']} {sha256['val']}",
-                                  n_params=run["n_params"])
-    if len(run.get("lengths", [])) > 1:  # it was made longer on the way, so its learning rate is not that of one run
+    sha256 = " ".join(run["data"]["sha256"].values())  # of both splits
+    config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=sha256, n_params=run["n_params"])
+    if len(run.get("lengths", [])) > 1:  # made longer on the way: its learning rate is not that of one run
         config["lengths"] = run["lengths"]
-    log, scores = pandas.read_csv(folder / "log.csv", index_col="step"), pandas.read_csv(folder / "scores.csv")
+    log = pandas.read_csv(folder / "log.csv", index_col="step")
+    scores = pandas.read_csv(folder / "scores.csv")
     last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
     # Or an earlier score would pass for the last one.
     require(not last_score < last_loss == config["max_iters"], f"{folder}: scores.csv ends at step {last_score}, and "
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
-    # Losses [nats/token] and scores may have been written at different steps.
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
-    name = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return make_arm(name, config | {key: [text] for key, text in run["origin"].items()}, table)
+    config |= {key: [text] for key, text in run["origin"].items()}
+    return Arm(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config), table)
 
 
-def make_arm(name, found, table):
-    """Returns an Arm. found: its configuration, its corpus and its origin, maybe of older code."""
-    config = vars(TrainConfig()) | {key: value for key, value in found.items() if (key, value) not in GONE.items()}
-    origin = {key: config.pop(key) for key in ORIGIN if key in config}
-    return Arm(name, config, origin, table)
+def as_now(config):
+    """Returns the keys of a run, maybe of older code, as they would be now."""
+    return vars(TrainConfig()) | {key: value for key, value in config.items() if (key, value) not in GONE.items()}
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -117,21 +123,16 @@ def make_arm(name, found, table):
 def write_comparison(path, arms):
     """Writes {name: Arm}. Raises ConfigError if a file at path would lose a run."""
     table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
-    kept = set(table.index.droplevel("step"))  # {(name, seed)}
     for old in read_comparison(path) if Path(path).exists() else []:
-        for seed in old.seeds():
-            require((old.name, seed) in kept, f"{path} holds a run of {old.name} with the seed {seed}, which would be "
-                    "lost: give another --csv")
-    configs = {}
+        seeds = arms[old.name].seeds() if old.name in arms else []
+        require(set(old.seeds()) <= set(seeds), f"{path} would lose runs of {old.name}: give another --csv")
+    configs = [arm.config for arm in arms.values()]
+    own = set(differing_keys(configs)) - HOW - {"seed"}  # keys
+    shared = configs[0].keys() - own - HOW - {"seed"}
+    lines = ["# config " + json.dumps({key: value for key, value in configs[0].items() if key in shared})]
     for name, arm in arms.items():
-        of_arm = arm.config | arm.origin
-        configs[name] = {key: value for key, value in of_arm.items() if key not in HOW | {"seed"}}
-    first, *others = configs.values()
-    shared = {key: value for key, value in first.items() if all(config.get(key) == value for config in others)}
-    lines = [f"# config {json.dumps(shared)}"]
-    for name, config in configs.items():
-        own = {key: value for key, value in config.items() if key not in shared}
-        lines.append(f"# config of {name} {json.dumps(own)}")
+        of_arm = {key: value for key, value in arm.config.items() if key in own}
+        lines.append(f"# config of {name} {json.dumps(of_arm)}")
     rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
         temporary.write_text("\n".join([*lines, rows]))
@@ -140,12 +141,10 @@ def write_comparison(path, arms):
 def read_comparison(path):
     """Returns the arms in a file of write_comparison. Raises ConfigError if it is none."""
     require(Path(path).exists(), f"there is no file or folder {path}")
-    text = Path(path).read_text()
-    comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", text, re.MULTILINE)
+    comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text(), re.MULTILINE)
     configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
     require("" in configs, f"{path} is no comparison: it has no line # config {{...}}")
-    types = defaultdict(lambda: float, arm=str, seed=int, step=int)
     # An arm may be called null, which pandas would read as nan.
-    rows = pandas.read_csv(io.StringIO(text), comment="#", dtype=types, na_values=[""], keep_default_na=False)
+    rows = pandas.read_csv(path, comment="#", dtype=dict(arm=str), na_values=[""], keep_default_na=False)
     tables = rows.set_index(["seed", "step"]).groupby("arm", sort=False)
-    return [make_arm(name, configs[""] | configs[name], table.drop(columns="arm")) for name, table in tables]
+    return [Arm(name, as_now(configs[""] | configs[name]), table.drop(columns="arm")) for name, table in tables]
