@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,8 @@ import pytest
 
 import analyze
 from config import load
-from config.plan import read_plan
 from data.results import comparison, records
 
-ROOT = Path(analyze.__file__).parent
 STEPS = np.arange(0, 1100, 100)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
 
@@ -180,17 +177,6 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
     assert "baseline" in first and "+1.000" in last
     rows = printed(*folders, "--measure", "symmetry")[1:9]  # a score means the same in all tasks
     assert ["baseline" in row for row in rows] == [True] + 7 * [False]
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists() or (ROOT / ".git/shallow").exists(), reason="no whole history")
-def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_has_its_plan():
-    history = subprocess.run(["git", "rev-list", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    folder = ROOT / "data/results/csv"
-    for path in set(folder.glob("*.csv")) - {folder / "public.csv"}:  # which has scores of models
-        arms = records.pool([path])
-        comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), arms)
-        for arm in arms.values():
-            assert set(arm.config["commit"]) <= set(history), f"{path.name}: {arm.name}"
 
 
 # ---- layers and figures ------------------------------------------------------------------------------------------
