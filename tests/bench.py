@@ -3,13 +3,12 @@ How fast: beside the limit of the machine, and for training against transformers
 
     python tests/bench.py
 
-A column "A / B" is the time of A over that of B: above 1, B is faster. The two run in turns, on the same machine with
-the same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with
-the same shapes and dtype, and nothing else. So products / ours is the share of our time that is no overhead. Where
-models are trained, all of them keep freed memory, as train.py does.
+A column "A / B" is the time of A over that of B: above 1, B is faster. They run in turns, on the same machine with the
+same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with the
+same shapes and dtype, and nothing else: products / ours is the share of our time that is no overhead.
 
-It needs tests/requirements.txt, 6 GB of memory, 2 GB of disk and some minutes. On a GPU the models of train have 12
-layers of 768. On a CPU without units for bfloat16 its rows, the last ones, take 50 times as long.
+It needs tests/requirements.txt, 6 GB of memory, 2 GB of disk and some minutes. On a GPU the models have 12 layers of
+768. On a CPU without units for bfloat16 the last three rows take 50 times as long.
 """
 
 import json
@@ -55,10 +54,6 @@ def in_turns(*functions, turns):
     return np.median(rounds[1:], axis=0)  # the first one warms up
 
 
-def row(*cells):
-    print(*[cell if isinstance(cell, str) else f"{cell:.3g}" for cell in cells], sep=" | ", flush=True)
-
-
 # ---- scores ------------------------------------------------------------------------------------------------------
 
 
@@ -78,8 +73,8 @@ def bench_scores():
         argv = [sys.executable, "analyze.py", "--hf", folder]
         command = partial(subprocess.run, argv, check=True, capture_output=True)
         ours, products = in_turns(command, lambda: [w_q @ w_k.T for _ in range(32)], turns=2)
-    row("\nanalyze.py --hf, LLaMA-3-8B's shape", "ours / products", "ours [s]", "products [s]")
-    row("bfloat16, 32 layers", ours / products, ours, products)
+    print("\nanalyze.py --hf, LLaMA-3-8B's shape | ours / products | ours [s] | products [s]")
+    print(f"bfloat16, 32 layers | {ours / products:.3g} | {ours:.3g} | {products:.3g}", flush=True)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -165,7 +160,7 @@ def training_step(model, find_loss, dtype):
 def bench_train():
     # Of an encoder transformers computes all rows of the last block and all logits, and ours those of targets alone.
     keep_memory()
-    row("\ntraining step", "transformers / ours", "nanoGPT / ours", "products / ours", "seconds of ours")
+    print("\ntraining step | transformers / ours | nanoGPT / ours | products / ours | seconds of ours")
     for name, vocab_size, causal, dtype in CASES:
         sides = make_sides(vocab_size, causal)
         steps = [training_step(*side, dtype) for side in sides]
@@ -177,7 +172,7 @@ def bench_train():
                 model.compile(dynamic=False)
         bare, ours, *others = in_turns(products.repeat, *steps, turns=4)
         theirs, nano = others if causal else (*others, np.nan)  # there is no encoder of nanoGPT
-        row(name, theirs / ours, nano / ours, bare / ours, ours)
+        print(f"{name} | {theirs / ours:.3g} | {nano / ours:.3g} | {bare / ours:.3g} | {ours:.3g}", flush=True)
 
 
 if __name__ == "__main__":

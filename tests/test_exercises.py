@@ -43,12 +43,6 @@ OURS = {
     "beta": beta,
     "gradient": lambda x, beta: np.einsum("bij,bic,bjd->cd", beta, x, x),
 }
-WRONG = [  # step, function, what a student writes, what the checker says
-    ("1", "with_symmetry", lambda s: with_symmetry(2 * s * s - 1), "with_symmetry(0.9) has a symmetry of 0.620"),
-    ("2", "directionality", lambda m: analyze.directionality(m.T), "norm(dim=0) is of columns"),
-    ("3", "gradient_at_zero", lambda *given: gradient_at_zero(*given, sees_all=True), "that see both sides"),
-    ("4", "gradient", lambda x, beta: np.einsum("bij,bic,bjd->dc", beta, x, x), "dL/dM is transposed"),
-]
 
 
 @pytest.fixture
@@ -61,7 +55,12 @@ def test_our_own_answers_pass_every_step(ours):
     assert exercises.main([]) == 0
 
 
-@pytest.mark.parametrize("step, name, wrong, told", WRONG)
+@pytest.mark.parametrize("step, name, wrong, told", [  # told: what the checker says
+    ("1", "with_symmetry", lambda s: with_symmetry(2 * s * s - 1), "with_symmetry(0.9) has a symmetry of 0.620"),
+    ("2", "directionality", lambda m: analyze.directionality(m.T), "norm(dim=0) is of columns"),
+    ("3", "gradient_at_zero", lambda *given: gradient_at_zero(*given, sees_all=True), "that see both sides"),
+    ("4", "gradient", lambda x, beta: np.einsum("bij,bic,bjd->dc", beta, x, x), "dL/dM is transposed"),
+])
 def test_a_wrong_answer_is_told_what_is_wrong(ours, monkeypatch, capsys, step, name, wrong, told):
     monkeypatch.setattr(steps, name, wrong)
     assert exercises.main([step]) == 1

@@ -17,9 +17,6 @@ def write_plan(path, planned, changes={}, n_seeds=8):
     return path
 
 
-# ---- python -m config.plan ---------------------------------------------------------------------------------------
-
-
 def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has_two(tmp_path, capsys):
     path = str(write_plan(tmp_path / "two.py", [], dict(b=dict(causal=True)), n_seeds=2))
     main([path, "--n_layer=1"])  # a key for all of them
@@ -42,9 +39,6 @@ def test_a_plan_that_cannot_be_done_is_refused_in_one_line_and_prints_no_run(tmp
     with pytest.raises(SystemExit) as e:
         main([str(tmp_path / word) if word == "mine.py" else word for word in argv])
     assert words in e.value.code and "\n" not in e.value.code and capsys.readouterr().out == ""
-
-
-# ---- analyze.py --runs, with a plan ------------------------------------------------------------------------------
 
 
 def write_arms(folder, names, ends_at=1000):
@@ -87,8 +81,3 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
 def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seeds, words):
     plan = write_plan(tmp_path / "plan.py", [("symmetry", "a", ">", "b")], changes, n_seeds)
     assert words in run(*write_arms(tmp_path, "ab"), "--plan", plan)
-
-
-def test_the_plan_of_a_comparison_is_found_by_its_name(tmp_path):
-    assert not run(write_run(tmp_path / "e-1"), "--csv", tmp_path / "stuck.csv")
-    assert "config/plans/stuck.py has no arm e" in run(tmp_path / "stuck.csv")
