@@ -12,7 +12,6 @@ It needs tests/requirements.txt, 6 GB of memory, 2 GB of disk and some minutes. 
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -70,7 +69,7 @@ def bench_scores():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(dict(model_type="llama", **sizes)))
         save_file(weights, Path(folder, "model.safetensors"))
-        argv = [sys.executable, "analyze.py", "--hf", folder]
+        argv = [sys.executable, ROOT / "analyze.py", "--hf", folder]
         command = partial(subprocess.run, argv, check=True, capture_output=True)
         ours, products = in_turns(command, lambda: [w_q @ w_k.T for _ in range(32)], turns=2)
     print("\nanalyze.py --hf, LLaMA-3-8B's shape | ours / products | ours [s] | products [s]")
@@ -176,7 +175,6 @@ def bench_train():
 
 
 if __name__ == "__main__":
-    os.chdir(ROOT)
     bench_scores()  # first, by a process that does not keep its memory
     bench_train()
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
