@@ -67,8 +67,7 @@ def draw_layers(axis, layers, chance=None):
     last = layers.shape[1] - 1
     for i, name in enumerate(layers):
         colour = colormaps["viridis"](0.9 * i / max(1, last))  # the last tenth is too light for a line
-        number = str(name).rpartition("_")[2]  # of symmetry_0, or of 0, as in the tables
-        label = f"layer {number}" if i in (0, last) else None
+        label = f"layer {i}" if i in (0, last) else None
         axis.plot(layers[name], color=colour, label=label)
         if chance is not None and i < chance.shape[1]:
             axis.plot(chance.iloc[:, i], ":", color=colour, lw=1)
