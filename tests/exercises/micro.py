@@ -130,7 +130,7 @@ def directionality(m):
 
 
 def main(argv):
-    """Trains, and prints a line every 100 steps."""
+    """Trains, prints a line every 100 steps, and returns the weights at the end."""
     causal = "causal" in argv
     rng = np.random.default_rng(int(argv[-1]) if argv and argv[-1].isdigit() else 1)
     text, w, losses = read_text(), new_weights(rng), []
@@ -146,6 +146,7 @@ def main(argv):
             mean[name] += 0.1 * (g[name] - mean[name])
             square[name] += 0.01 * (g[name] ** 2 - square[name])
             w[name] -= LEARNING_RATE * mean[name] / (np.sqrt(square[name]) + 1e-8)
+    return w
 
 
 if __name__ == "__main__":
