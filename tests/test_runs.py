@@ -139,7 +139,7 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
     runs_of_a = [write_run(tmp_path / f"a-{seed}", seed=seed, commit=f"c{seed}") for seed in (1, 2)]
     assert not run(*runs_of_a, write_run(tmp_path / "b-1", init="skew"), "--csv", path)
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
-    assert [arm.config["commit"] for arm in records.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
+    assert [arm.config["commit"] for arm in comparison.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
 
 @pytest.mark.parametrize("argv, words", [
@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
 def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(tmp_path):
     others = {"max_iters=500": dict(loss=FALL[:6], steps=STEPS[:6], max_iters=500),
               "tokenizer=gpt2": dict(tokenizer="gpt2", sha256="c"), "objective=next": dict(causal=True),
-              "of_a_fork=1": dict(of_a_fork=1), "lengths=[600,": dict(lengths=[600, 1000])}  # was made longer on the way
+              "of_a_fork=1": dict(of_a_fork=1), "lengths=[600,": dict(lengths=[600, 1000])}  # was made longer
     folders = [write_run(tmp_path / f"{name}-1", **keys) for name, keys in zip("bcdef", others.values())]
     folders += [write_run(tmp_path / "h-1"), write_run(tmp_path / "i-1", FALL + 1, optimizer="adamw")]  # an older key
     *rows, first, last = printed(*folders, "--all")[1:8]

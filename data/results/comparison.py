@@ -11,7 +11,8 @@ import pandas
 from config import ROOT, require
 from config.plan import FREE, differing_keys, read_plan, task_keys, task_of
 from data.names import fixed
-from data.results.records import pool, write_comparison
+from data.results.records import Arm, read_comparison, read_run, write_comparison
+from data.results.runs import ORIGIN
 
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
@@ -63,6 +64,25 @@ def report_runs(args):
         print(table.to_string(index="result" not in table))  # tests have no names
     columns = [column for table in tables for column in table]
     print(*(f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND), sep="\n", flush=True)
+
+
+def pool(paths):
+    """Returns {name: Arm}, of folders of runs and of files of comparisons."""
+    arms = {}
+    for path in paths:
+        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
+            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
+    return arms
+
+
+def add_runs(arm, more):
+    """Returns an Arm with the runs of both. Raises ConfigError if they are not of one arm."""
+    for key in differing_keys([arm.config, more.config]):
+        require(key in FREE, f"two runs called {arm.name} differ in {key}")
+    for seed in more.seeds():
+        require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
+    origin = {key: sorted({*arm.config[key], *more.config.get(key, [])}) for key in ORIGIN if key in arm.config}
+    return Arm(arm.name, arm.config | origin, pandas.concat([arm.table, more.table]))
 
 
 def at_one_time(arms):

@@ -1,11 +1,10 @@
 """
-Draws training runs. arms is {name: Arm}. The first encoder is blue and the first
-decoder purple. Dark layers are at the bottom of a network, light ones at its top.
+Draws training runs. arms is {name: Arm}. The first encoder is blue and the first decoder purple. Dark layers are at the
+bottom of a network, light ones at its top.
 """
 
 import pandas
 
-from config.plan import task_keys
 from data.drawing import draw_layers, figure, put_legend, put_steps, put_titles, put_zero, short, styles
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
@@ -15,6 +14,8 @@ TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{q
 
 def plot_arms(arms, path, planned):
     """Draws one run, or the means over seeds of at most four measures: the loss, those of planned tests, and scores."""
+    from config.plan import task_keys  # a run of train.py needs no plan
+
     first, *others = arms.values()
     if not others and len(first.seeds()) == 1:
         return plot_run(first, path)

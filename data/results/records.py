@@ -16,11 +16,11 @@ from typing import NamedTuple
 import pandas
 
 from config import HOW, TrainConfig, require
-from config.plan import FREE, differing_keys
 from data.atomic import replacing
 from data.results.runs import ORIGIN
 
-GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}  # keys of older runs, with values that mean what the code does now
+# Keys of older runs, with the values that mean what the code does now.
+GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -72,25 +72,6 @@ def by_step(rows):
     return pandas.concat([table.groupby("step").median(), layers], axis="columns")
 
 
-def pool(paths):
-    """Returns {name: Arm}, of folders of runs and of files of comparisons."""
-    arms = {}
-    for path in paths:
-        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
-            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
-    return arms
-
-
-def add_runs(arm, more):
-    """Returns an Arm with the runs of both. Raises ConfigError if they are not of one arm."""
-    for key in differing_keys([arm.config, more.config]):
-        require(key in FREE, f"two runs called {arm.name} differ in {key}")
-    for seed in more.seeds():
-        require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
-    origin = {key: sorted({*arm.config[key], *more.config.get(key, [])}) for key in ORIGIN if key in arm.config}
-    return Arm(arm.name, arm.config | origin, pandas.concat([arm.table, more.table]))
-
-
 def read_run(folder):
     """Returns the Arm of one run in a folder. Raises ConfigError if there is no run, or if scores are missing."""
     folder = Path(folder)
@@ -126,13 +107,14 @@ def write_comparison(path, arms):
     for old in read_comparison(path) if Path(path).exists() else []:
         seeds = arms[old.name].seeds() if old.name in arms else []
         require(set(old.seeds()) <= set(seeds), f"{path} would lose runs of {old.name}: give another --csv")
-    configs = [arm.config for arm in arms.values()]
-    own = set(differing_keys(configs)) - HOW - {"seed"}  # keys
-    shared = configs[0].keys() - own - HOW - {"seed"}
-    lines = ["# config " + json.dumps({key: value for key, value in configs[0].items() if key in shared})]
-    for name, arm in arms.items():
-        of_arm = {key: value for key, value in arm.config.items() if key in own}
-        lines.append(f"# config of {name} {json.dumps(of_arm)}")
+    configs = {name: {key: value for key, value in arm.config.items() if key not in HOW | {"seed"}}
+               for name, arm in arms.items()}
+    first, *others = configs.values()
+    shared = {key: value for key, value in first.items() if all(config.get(key) == value for config in others)}
+    lines = [f"# config {json.dumps(shared)}"]
+    for name, config in configs.items():
+        own = {key: value for key, value in config.items() if key not in shared}
+        lines.append(f"# config of {name} {json.dumps(own)}")
     rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
         temporary.write_text("\n".join([*lines, rows]))
