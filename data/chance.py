@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-DIRECTIONS = 4096  # that are drawn for the norms of a matrix
+DIRECTIONS = 2048  # that are drawn for the norms of a matrix
 MATRICES = 512  # of such norms that are drawn
 
 
@@ -80,26 +80,19 @@ def mean_symmetry_of(product):
 def draw_norms(product):
     """Returns the norms (MATRICES, C) of the rows of random matrices with the singular values of M (C, C)."""
     # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
-    C, r = product.w_q.shape
+    g, chosen = draw(len(product.w_q), product.w_q.device)
     if product.m is not None:
-        g, _, chosen = draw(C, C, product.m.device)
-        return ((g @ product.m.float()).norm(dim=1) / g.norm(dim=1))[chosen]
-    # The columns of W_q are r directions of C, W_q = Q L^T with W_q^T W_q = L L^T. In them g is z ~ N(0, I), (r,), and
-    # |g W_q W_k^T|^2 = z (L^T W_k^T W_k L) z^T. The other C - r directions only make g longer.
-    z, others, chosen = draw(C, r, product.w_q.device)
-    tiny = 1e-6 * product.gram_q.diagonal().mean()  # a head may use fewer directions than it has
-    root = torch.linalg.cholesky(product.gram_q + tiny * torch.eye(r, device=z.device))  # L, (r, r)
-    lengths = (z @ (root.mT @ product.gram_k @ root) * z).sum(1).clamp_min(0).sqrt()  # (DIRECTIONS,)
-    return (lengths / (z.square().sum(1) + others).sqrt())[chosen]
+        lengths = (g @ product.m.float()).norm(dim=1)  # (DIRECTIONS,)
+    else:
+        z = g @ product.w_q  # (DIRECTIONS, r), and |z W_k^T|^2 = z (W_k^T W_k) z^T
+        lengths = (z @ product.gram_k * z).sum(1).clamp_min(0).sqrt()
+    return (lengths / g.norm(dim=1))[chosen]
 
 
 @functools.lru_cache(maxsize=1)  # all layers of a model have the same size
-def draw(C, r, device):
-    """Returns z ~ N(0, I), (DIRECTIONS, r); |.|^2 of C - r more such numbers; and rows of matrices (MATRICES, C)."""
+def draw(C, device):
+    """Returns g ~ N(0, I), (DIRECTIONS, C), and which of them are the rows of matrices, (MATRICES, C)."""
     generator = torch.Generator().manual_seed(0)
-    z = torch.randn(DIRECTIONS, r, generator=generator)
-    # chi^2 with n degrees of freedom has the mean n and the variance 2 n, and for large n is nearly normal.
-    n = C - r
-    others = n + (2 * n) ** 0.5 * torch.randn(DIRECTIONS, generator=generator)
+    g = torch.randn(DIRECTIONS, C, generator=generator)
     chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator)
-    return z.to(device), others.to(device), chosen.to(device)
+    return g.to(device), chosen.to(device)
