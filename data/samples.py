@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import tiktoken
 import torch
 
 from config import TrainConfig
 from data.names import fixed
-from data.tokens import MASK, TOKENIZERS, make_decode, make_encode
+from data.tokens import TOKENIZERS
 from model import Transformer
 
+MASK = "░"  # a masked token in a text. Code is full of underscores
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 
 
@@ -44,6 +46,16 @@ def table_of_ends(arm):
     table = pandas.concat(ends, axis="columns").rename_axis(columns=["", "layer"])
     scores = table.to_string(float_format=lambda score: fixed(score, 2))
     return f"{scores}\nvalidation loss {arm.at_end('loss').item():.4f} nats/token"
+
+
+def make_decode(meta):
+    """Returns a function that turns a list of ids into a text. A space ends a document, MASK is a masked token."""
+    special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
+    if meta["tokenizer"] == "bytes":
+        to_bytes = lambda i: bytes([i])
+    else:
+        to_bytes = tiktoken.get_encoding(meta["tokenizer"]).decode_single_token_bytes
+    return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
 
 
 @torch.no_grad()
@@ -83,6 +95,8 @@ def sample(model, corpus, predicts_next):
 
 
 def main(argv=None):
+    from data.writer import make_encode  # which no run of train.py needs
+
     cli = argparse.ArgumentParser(prog="python -m data.samples", description="Complete a text with the model of a run.")
     cli.add_argument("run", help="the folder of a run, such as out/tiny")
     cli.add_argument("--prompt", required=True, help="a text: a decoder goes on with it, an encoder fills in every _")

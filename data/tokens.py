@@ -1,9 +1,8 @@
 """
-Tokens: how text becomes ids, and the files that hold them. data/writer.py writes these files.
+The files that hold the tokens of a corpus. data/writer.py makes ids of text, and data/samples.py text of ids.
 
     corpus = tokens.load("data/sympy/bytes")
     ids = corpus.train[:32]  # of the first 32 tokens
-    tokens.make_decode(corpus.meta)(ids.tolist())  # their text
 
 A folder (data/NAME/TOKENIZER) has two splits, train.bin and val.bin: token ids as little-endian unsigned integers, with
 an end-of-text token after every document. meta.json describes them, and comes last: a folder that has it is complete.
@@ -11,12 +10,10 @@ an end-of-text token after every document. meta.json describes them, and comes l
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import tiktoken
 
 SPLITS = "train", "val"
 # Ids below n_vocab stand for text. vocab_size is the size that the model is built with: the 50,258 ids of gpt2 are
@@ -25,38 +22,10 @@ TOKENIZERS = {
     "bytes": dict(n_vocab=256, eot_token=256, mask_token=257, vocab_size=258, dtype="<u2"),
     "gpt2": dict(n_vocab=50256, eot_token=50256, mask_token=50257, vocab_size=50304, dtype="<u2"),
 }
-# A very long text may overflow the stack of tiktoken's regex engine. So it is cut after 100,000 characters: where a
-# word ends, because gpt2 begins a new token behind it, or else anywhere, and then a token or two may differ.
-PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
-MASK = "░"  # a masked token in a text. Code is full of underscores
 
 
 class DataError(Exception):
     """A problem with tokens or their files. The message is one line that says what to do."""
-
-
-def make_encode(meta):
-    """Returns a function that turns a text into its ids, (N,). meta: of a corpus."""
-    if meta["tokenizer"] == "bytes":
-        return lambda text: np.frombuffer(text.encode(), np.uint8)
-    encoding = tiktoken.get_encoding(meta["tokenizer"])  # an OSError if its files can be neither found nor fetched
-
-    def encode(text):
-        pieces = PIECES.findall(text) or [""]
-        # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
-        return np.concatenate([encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
-
-    return encode
-
-
-def make_decode(meta):
-    """Returns a function that turns a list of ids into a text. A space ends a document, MASK is a masked token."""
-    special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
-    if meta["tokenizer"] == "bytes":
-        to_bytes = lambda i: bytes([i])
-    else:
-        to_bytes = tiktoken.get_encoding(meta["tokenizer"]).decode_single_token_bytes
-    return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
 
 
 class Corpus(NamedTuple):

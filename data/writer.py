@@ -10,12 +10,14 @@ import argparse
 import hashlib
 import itertools
 import os
+import re
 import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import tiktoken
 from tqdm import tqdm
 
 from data import tokens
@@ -23,6 +25,9 @@ from data.atomic import locked, write_json
 from data.tokens import TOKENIZERS, DataError
 
 SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
+# A very long text may overflow the stack of tiktoken's regex engine. So it is cut after 100,000 characters: where a
+# word ends, because gpt2 begins a new token behind it, or else anywhere, and then a token or two may differ.
+PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
 
 
 def command_line(dataset, doc, **defaults):
@@ -106,9 +111,23 @@ def write_splits(folder, meta, texts):
     write_json(folder / "meta.json", meta | dict(tokens=n_tokens, sha256=sha256))
 
 
+def make_encode(meta):
+    """Returns a function that turns a text into its ids, (N,). meta: of a corpus."""
+    if meta["tokenizer"] == "bytes":
+        return lambda text: np.frombuffer(text.encode(), np.uint8)
+    encoding = tiktoken.get_encoding(meta["tokenizer"])  # an OSError if its files can be neither found nor fetched
+
+    def encode(text):
+        pieces = PIECES.findall(text) or [""]
+        # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
+        return np.concatenate([encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
+
+    return encode
+
+
 def encode_all(texts, meta):
     """Yields the split and the ids (N,) of each text. texts: pairs of a text and its split, None: by its SHA-256."""
-    encode = tokens.make_encode(meta)
+    encode = make_encode(meta)
 
     def encode_one(pair):
         text, split = pair
