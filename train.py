@@ -35,6 +35,7 @@ from data.tokens import DataError, load
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
+DRAW_EVERY = 10  # seconds between two pictures, at least, because each takes one
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
@@ -49,7 +50,7 @@ def loop(trainer):
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
-        began = time.perf_counter()
+        began = drawn_at = time.perf_counter()
         for batch in trainer.loader.train_batches(trainer.step):
             trainer.train_step(batch)  # forward, backward, update; on a GPU this only queues the work
             bar.update()
@@ -66,6 +67,9 @@ def loop(trainer):
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
                 trainer.save()  # last, because ckpt.pt holds the new rows, too
+                if trainer.place.rank == 0 and time.perf_counter() - drawn_at > DRAW_EVERY:
+                    draw(trainer.out)
+                    drawn_at = time.perf_counter()
             began = time.perf_counter()  # the clock stands still during evaluations and checkpoints
 
 
@@ -224,9 +228,14 @@ class Trainer:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.
             self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        if cfg.compile == "on" or (cfg.compile == "auto" and place.device.type == "cuda"):
+        is_compiled = cfg.compile == "on" or (cfg.compile == "auto" and place.device.type == "cuda")
+        if is_compiled and self.step < cfg.max_iters:
             # The model inside of DDP. dynamic=False: shapes never change, as every row has K masked tokens.
             self.model.compile(dynamic=False)
+            _, micro_batch = self.loader.micro_batches(self.loader.batch("train", 0))[0]
+            with self.autocast:
+                self.net(*micro_batch).backward()  # torch compiles a model when it is first used
+            self.model.zero_grad()
 
 
 # ---- the model, its optimizer, its W_q and W_k -------------------------------------------------------------------
@@ -308,14 +317,20 @@ def train(place, cfg):
             finish(trainer)
 
 
+def draw(folder):
+    """Draws run.png from the rows of a run so far, and returns them, an Arm."""
+    from data.results import curves, records  # and matplotlib, which no step needs
+
+    record = records.read_run(folder)
+    curves.plot_run(record, folder / "run.png")
+    return record
+
+
 def finish(trainer):
     """Draws run.png, and prints a table of the scores and three samples of text."""
-    from data import samples  # and matplotlib, which no step needs
-    from data.results import curves, records
+    from data import samples
 
-    record = records.read_run(trainer.out)
-    curves.plot_run(record, trainer.out / "run.png")
-    trainer.place.say(f"{samples.table_of_ends(record)}; picture: {trainer.out}/run.png")
+    trainer.place.say(f"{samples.table_of_ends(draw(trainer.out))}; picture: {trainer.out}/run.png")
     with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
         trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
 

@@ -11,6 +11,8 @@ from pathlib import Path
 def replacing(path):
     """Gives a block a temporary path to write to. At its end this becomes `path`: complete or not at all."""
     path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
+    if path.exists() and not path.is_file():  # such as /dev/null, in whose place root could put a file
+        raise OSError(f"{path} is no file, so it is not replaced by one")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
     yield temporary

@@ -38,12 +38,12 @@ def open_run(folder):
 
 def table_of_ends(arm):
     """Returns the first and the last scores of every layer of a run, an Arm, and its last loss, as a text."""
-    ends = {}
+    ends = []
     for score in "symmetry", "heads", "directionality", "positions":
         layers = arm.layers(score)  # (S, L)
         if len(layers):
-            ends[score] = layers.iloc[[0, -1]].set_axis(["start", "end"]).T.reset_index(drop=True)  # (L, 2)
-    table = pandas.concat(ends, axis="columns").rename_axis(columns=["", "layer"])
+            ends.append(layers.iloc[[0, -1]].set_axis([f"{score}: start", "end"]).T.reset_index(drop=True))  # (L, 2)
+    table = pandas.concat(ends, axis="columns").rename_axis(columns="layer")
     scores = table.to_string(float_format=lambda score: fixed(score, 2))
     return f"{scores}\nvalidation loss {arm.at_end('loss').item():.4f} nats/token"
 

@@ -188,9 +188,13 @@ def test_untied_positions_have_scores_of_their_own_and_a_run_is_scored_from_its_
     assert list(found.directionality) == pytest.approx(list(rows.directionality[:2]), abs=1e-5)
 
 
-def test_a_run_ends_with_a_picture_a_table_and_samples(cfg, monkeypatch, capsys):
+def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table_and_samples(cfg, monkeypatch, capsys):
+    drawn = []  # how many rows there were
     monkeypatch.setattr(train, "finish", FINISH)
+    monkeypatch.setattr(train, "draw", lambda folder, draw=train.draw: drawn.append(len(log(cfg))) or draw(folder))
+    monkeypatch.setattr(train, "DRAW_EVERY", 0)
     run(cfg)
+    assert drawn == [2, 3, 4, 4]
     assert Path(cfg.out_dir, "run.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr().out
     symmetry = scores(cfg).query("layer == 1 and head.isna()").symmetry.tolist()

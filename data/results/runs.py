@@ -2,7 +2,7 @@
 The files of a run of train.py. Each is complete, or not there; records.py reads the first three for comparisons.
 
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before,
-                 learning_rate that of the last step, tokens_per_s of the steps alone (the first are compiled)
+                 learning_rate that of the last step, and tokens_per_s of the steps alone
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
     run.json     its configuration, its token files, all max_iters that it has had, and where its last steps come from
     ckpt.pt      what resuming needs, and the rows of both CSV files, written at every evaluation
