@@ -184,7 +184,7 @@ class Trainer:
             line += f", about {share:.0%} of the card"
         symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, at the last write_scores
         self.place.say(f"{line}, symmetry {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
-        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row], "%.9g")
+        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row], "%.7g")
         self.losses, self.seconds = [], 0.0  # a new row begins
 
     @torch.no_grad()
