@@ -22,7 +22,6 @@ QK_WORD = re.compile(rf"(?<![a-zA-Z])({QUERY}|key|k|K|wk|wK|Wk|WK|kv)(?![a-zA-Z]
 LIKE_QUERY = re.compile(rf"(.*[._])?({QUERY}|attn\.attn|(attn|attention|mha)(\.self)?\.in_proj)(_?\d+)?"
                         r"(_?(proj|lin|linear|net|layer|weight|a_proj|b_proj))?(\.linear)?(\.weight)?")
 CROSS = re.compile(r"cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention")
-NOT_SELF = ("mtp", "mtp_block", "mtp_layers")  # prediction of further tokens, in any model
 WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
 CHANGED = ("lies beside a query or key and may change it: merge the two and save again (PEFT: merge_and_unload(); "
            "torch.nn.utils: prune.remove, remove_parametrizations)")

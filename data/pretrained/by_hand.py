@@ -26,7 +26,9 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order=None):
     match = re.fullmatch(r"[(\[]?(\d+)(?:, ?(\d+))?(?:, ?(\d+))?[)\]]?", str(heads))
     require(match, f"heads = {heads}: say how many there are, as in 32,8")
     n_head, n_kv_head, head_dim = [number and int(number) for number in match.groups()]
-    expected = ("blocks", "halves", "grouped", "conv1d") if qkv else ("listed",) if "{h}" in q else ("separate", "kv")
+    expected = ("listed",) if "{h}" in patterns[0] else ("separate", "kv")  # listed: a tensor for each head
+    if qkv:
+        expected = "blocks", "halves", "grouped", "conv1d"
     require(order in (None, *expected), f"order = {order}, expected one of {expected}")
     return Row("", weights=patterns, form=order or expected[0], sizes=Sizes(n_head, n_kv_head or n_head, head_dim))
 

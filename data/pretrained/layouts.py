@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from .beside import NOT_SELF, is_cross_attention, is_of, looks_like_query, refuse_changed
+from .beside import is_cross_attention, is_of, looks_like_query, refuse_changed
 from .by_hand import advice, numbered
 from .checkpoint import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
@@ -52,10 +52,8 @@ class Stack(NamedTuple):
 @only_checkpoint_errors("config.json, or a shape,")
 def find_stacks(config, shapes, hand=None):
     """
-    Returns the stacks of self-attention layers in a checkpoint.
-
-    config: its config.json. shapes: {name: shape} of all tensors. hand: a row in place of the table. Raises
-    CheckpointError if q and k are not certain.
+    Returns the stacks of self-attention layers in a checkpoint. Raises CheckpointError if q and k are not certain.
+    config: its config.json. shapes: {name: shape} of all tensors. hand: a row in place of the table.
     """
     if hand:
         missing = {*hand.weights} - {weight for weight, _ in hand.match(shapes)}
@@ -76,7 +74,8 @@ def find_stacks(config, shapes, hand=None):
 def stacks_of_parts(config, shapes):
     """Returns the same by the table. Checks that no other tensor looks like a query."""
     model_type = pick(config, str, "model_type")
-    others = {*NOT_SELF, *(module for row in TABLE.get(model_type, []) for module in row.others)}
+    others = {module for row in TABLE.get(model_type, []) for module in row.others}
+    others |= {"mtp", "mtp_block", "mtp_layers"}  # which predict further tokens, in any model
     names = {name for name in shapes if not is_of(name, others)}
     queries = {name for name in names if looks_like_query(name, shapes[name])}
     accounted_for = set()
@@ -146,7 +145,6 @@ def by_layer(matches):
 def own_layers(row, config, found):
     """
     Returns the numbers of the layers with queries and keys of their own, and the number after the last layer.
-
     found: {layer: {weight: its tensors}}. Raises CheckpointError if the config does not say how many layers there are.
     """
     if row.sizes:  # by hand

@@ -168,8 +168,9 @@ def comparison_table(arms, chosen, measure, has_all):
     require(arms, f"no run has {measure}: data/results/csv/README.md says what runs have")
     cells = {}
     for name, arm in arms.items():
-        # Losses of different tasks are not compared. Scores mean the same in all.
-        may_be = [other for other in arms if "loss" not in measure or not task_keys([arms[other].config, arm.config])]
+        may_be = list(arms)  # scores mean the same in all
+        if "loss" in measure:  # and losses only within a task
+            may_be = [other for other in arms if not task_keys([arms[other].config, arm.config])]
         baseline = chosen if chosen in may_be else may_be[0]
         found = of_differences(ends[name] - ends[baseline])
         cells[name] = {"difference [95 %]": difference_cell(found), "from": baseline, "pairs": found["n_pairs"]}

@@ -39,8 +39,9 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
     rows = []
     for layer, n_head in enumerate(n_heads):
         for heads in [""], range(n_head):  # the whole layer is one head with D = C
-            factors = [w[layer].unflatten(-1, (len(heads), -1)).movedim(-2, 0) for w in (*new, *previous)]  # (H, C, D)
-            found = measure(*factors, scores)
+            factors = [w[layer] for w in (*new, *previous)]  # (C, C) each
+            of_heads = [w.unflatten(-1, (len(heads), -1)).movedim(-2, 0) for w in factors]  # (H, C, D)
+            found = measure(*of_heads, scores)
             for i, head in enumerate(heads):
                 place = dict(step=step, matrix=matrix, layer=layer, head=head)
                 rows.append(place | {name: values[i] for name, values in found.items()})
