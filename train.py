@@ -44,7 +44,7 @@ DRAW_EVERY = 10  # seconds between two pictures, at least, because each takes on
 def loop(trainer):
     """Trains until max_iters. Every row and every checkpoint is of a step that is done."""
     cfg = trainer.cfg
-    hidden = trainer.place.rank > 0 or None  # one bar for all processes; None: tqdm hides it in a log file
+    hidden = None if trainer.place.rank == 0 else True  # one bar for all processes; None: tqdm hides it in a log file
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
         if not trainer.rows["log.csv"]:  # the start belongs to every curve
             trainer.write_scores()
@@ -67,7 +67,7 @@ def loop(trainer):
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
                 trainer.save()  # last, because ckpt.pt holds the new rows, too
-                if trainer.place.rank == 0 and time.perf_counter() - drawn_at > DRAW_EVERY:
+                if trainer.place.rank == 0 and not is_end and time.perf_counter() - drawn_at > DRAW_EVERY:
                     draw(trainer.out)
                     drawn_at = time.perf_counter()
             began = time.perf_counter()  # the clock stands still during evaluations and checkpoints
@@ -203,10 +203,10 @@ class Trainer:
         if self.place.rank == 0:
             state = {name: x.state_dict() for name, x in self.stateful.items()}
             state |= {name: getattr(self, name) for name in self.SAVED} | dict(n_heads=self.n_heads)
-            runs.save_checkpoint(self.out, self.about | state)
+            runs.save_checkpoint(self.out, self.about | state, self.start)
 
     def begin(self):
-        """Loads out_dir/ckpt.pt if this run resumes, writes what the run is, and prepares the network for its steps."""
+        """Loads out_dir/ckpt.pt if this run resumes, and prepares the network for its steps."""
         cfg, place = self.cfg, self.place
         state = runs.checkpoint_to_resume(self.out, self.about, place.device)
         if state:
@@ -220,8 +220,8 @@ class Trainer:
             self.lengths.append(cfg.max_iters)
         place.require_same(runs.identity(self.about) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
-        if place.rank == 0 and self.step < cfg.max_iters:  # a finished run keeps the start that made its last steps
-            runs.write_start(self.out, self.about, n_params, self.lengths, place.name)
+        origin = runs.find_origin(place.name)  # now, because the code may change while it runs
+        self.start = self.about | dict(n_params=n_params, lengths=self.lengths, origin=origin)  # for run.json
         place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
                   f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
         if place.world > 1:

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import train
-from config import ROOT
 from data.results import runs
 from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, refusal, result, resume, run, scores
 
@@ -103,6 +102,13 @@ def test_a_run_that_is_refused_ends_in_one_line(copied, changes, words):
     said = refusal(copied, **dict(init_from="resume") | changes)
     assert said.startswith("train.py: ") and words in said
     assert checkpoint(copied)["step"] == 12
+
+
+def test_a_run_of_code_with_other_columns_is_refused_and_keeps_its_run_json(copied, monkeypatch):
+    before = Path(copied.out_dir, "run.json").read_text()
+    monkeypatch.setattr(runs, "score_rows", lambda *args: [dict(step=18, another_score=0.5)])
+    assert "other columns" in refusal(copied, init_from="resume", max_iters=18)
+    assert Path(copied.out_dir, "run.json").read_text() == before
 
 
 def test_rows_in_a_folder_without_a_checkpoint_are_not_overwritten(cfg):

@@ -194,7 +194,7 @@ def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table_and_samples(cfg, mon
     monkeypatch.setattr(train, "draw", lambda folder, draw=train.draw: drawn.append(len(log(cfg))) or draw(folder))
     monkeypatch.setattr(train, "DRAW_EVERY", 0)
     run(cfg)
-    assert drawn == [2, 3, 4, 4]
+    assert drawn == [2, 3, 4]
     assert Path(cfg.out_dir, "run.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr().out
     symmetry = scores(cfg).query("layer == 1 and head.isna()").symmetry.tolist()

@@ -11,7 +11,6 @@ The files of a run of train.py. Each is complete, or not there; records.py reads
 """
 
 import subprocess
-from pathlib import Path
 
 import pandas
 import torch
@@ -38,7 +37,7 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
     for layer, n_head in enumerate(n_heads):
-        for heads in [""], range(n_head):  # the whole layer is one head with D = C
+        for heads in ([""], range(n_head)):  # first the whole layer, as one head with D = C
             factors = [w[layer] for w in (*new, *previous)]  # (C, C) each
             of_heads = [w.unflatten(-1, (len(heads), -1)).movedim(-2, 0) for w in factors]  # (H, C, D)
             found = measure(*of_heads, scores)
@@ -78,6 +77,11 @@ def identity(about):
     return {key: value for key, value in config.items() if key not in free} | dict(corpus=about["data"]["sha256"])
 
 
+def find_origin(device_name):
+    """Returns where the steps of a run come from: {key of ORIGIN: a text}."""
+    return dict(commit=find_commit(), torch=torch.__version__, device_name=device_name)
+
+
 def find_commit():
     """Returns the commit of this project's own repository, with -dirty if Python files differ from it."""
     def git(words):  # a shell goes on if there is no git
@@ -92,12 +96,6 @@ def find_commit():
 # ---- writing and reading a run -----------------------------------------------------------------------------------
 
 
-def write_start(folder, about, n_params, lengths, device_name):
-    """Writes run.json. about: of a Trainer."""
-    origin = dict(commit=find_commit(), torch=torch.__version__, device_name=device_name)  # keys of ORIGIN
-    write_json(folder / "run.json", about | dict(n_params=n_params, lengths=lengths, origin=origin))
-
-
 def write_rows(folder, texts):
     """Writes log.csv and scores.csv. texts: {name: text}."""
     for name, text in texts.items():
@@ -105,11 +103,12 @@ def write_rows(folder, texts):
             temporary.write_text(text)
 
 
-def save_checkpoint(folder, state):
-    """Writes ckpt.pt, and then the rows in it."""
+def save_checkpoint(folder, state, start):
+    """Writes ckpt.pt, and then the rows in it and run.json. start: what is in run.json."""
     with replacing(folder / "ckpt.pt") as temporary:
         torch.save(state, temporary)
     write_rows(folder, state["rows"])
+    write_json(folder / "run.json", start)
 
 
 def checkpoint_to_resume(folder, about, device):
