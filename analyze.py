@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
+# So that analyze.data is the folder beside this file, in any project. analyze.data.x and data.x are then two modules.
 sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
-__path__ = [str(Path(__file__).resolve().parent)]  # so analyze.data is the folder beside it, in any project
+__path__ = [str(Path(__file__).resolve().parent)]
 from analyze.data import chance
 from analyze.data.names import CheckpointError, printable, require
 
@@ -96,7 +97,7 @@ def balance(rows, columns):
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
 # symmetry(m) and directionality(m) are for a matrix that you have. scores(w_q, w_k) finds the same from its factors.
 
-Measured = namedtuple("Measured", "symmetry rows columns product")  # what `measure` returns
+Measured = namedtuple("Measured", "symmetry rows columns product")  # (...), norms (..., C) twice, a chance.Product
 # {name: a function of a Measured and of gamma}. To add a score, add a line: tables and files take it from here.
 SCORES = {
     "symmetry": lambda found, gamma: found.symmetry,
@@ -109,7 +110,7 @@ Scores = namedtuple("Scores", SCORES)
 @torch.no_grad()
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, in float64. nan for a zero
+    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, as float64. nan for a zero
     matrix, and directionality if C = 1. Raises ValueError if the two differ in C or r.
 
     Grouped keys are fewer: scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
@@ -165,7 +166,7 @@ def layer_factors(w_q, w_k):
     groups = w_q.unflatten(0, (len(w_k), -1)).mT  # (Hkv, H / Hkv, D, C)
     if groups.shape[1] > 1:
         # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
-        w_q = chance.in_float64(groups).sum(1).mT  # (Hkv, C, D)
+        w_q, w_k = chance.in_float64(groups).sum(1).mT, chance.in_float64(w_k)  # (Hkv, C, D) each
     # Heads side by side, (C, Hkv D). If they are views of a Linear weight (Hkv D, C), no number is copied.
     return w_q.mT.flatten(0, 1).mT, w_k.mT.flatten(0, 1).mT
 
@@ -346,7 +347,7 @@ def main(argv):
     args = read_command(argv)
     try:
         sys.exit(report_models(args) if args.hf else compare_runs(args))
-    except CheckpointError as e:
+    except (CheckpointError, OSError) as e:  # OSError: a file cannot be read or written
         sys.exit(f"analyze.py: {e}")
 
 

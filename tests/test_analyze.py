@@ -157,7 +157,9 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     w_q, w_k = torch.randn(4, 96, 8), torch.randn(1, 96, 8)
     w_q = torch.cat([w_q, -w_q * (1 + 1e-6 * torch.randn(4, 96, 8))])
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
-    assert numbers(scores(*layer_factors(w_q, w_k))) == pytest.approx(defined(whole), abs=1e-4)
+    factors = layer_factors(w_q, w_k)
+    assert numbers(scores(*factors)) == pytest.approx(defined(whole), abs=1e-4)
+    assert torch.allclose(analyze.wqk(*factors), whole, atol=1e-12)
 
 
 @pytest.mark.parametrize("r", [8, 50])
