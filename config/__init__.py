@@ -38,6 +38,7 @@ def require(condition, message):
 POSITIVE = "more than 0", lambda x: 0 < x < math.inf  # nan is neither
 FROM_ZERO = "0 or more", lambda x: 0 <= x < math.inf
 SHARE = "0 to 1", lambda x: 0 <= x <= 1
+BELOW_1 = "0 to below 1", lambda x: 0 <= x < 1
 SEED = "0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 BOOL = "True | False", lambda x: True
 NAME = "not empty", lambda x: x.strip() != ""
@@ -85,7 +86,7 @@ class TrainConfig:
     warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     weight_decay: float = key(0.01, "of matrices only", FROM_ZERO)
-    beta2: float = key(0.999, "AdamW's", SHARE)
+    beta2: float = key(0.999, "AdamW's", BELOW_1)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
@@ -106,6 +107,8 @@ class TrainConfig:
         require((self.constraint == "none") == (self.constraint_weight == 0),
                 "constraint and constraint_weight: set both or neither")
         require(self.mask_share + self.random_share <= 1, "mask_share + random_share is more than 1")
+        require(self.predicts_next or round(self.mlm_probability * self.block_size) > 0,
+                f"mlm_probability = {self.mlm_probability} masks no token of a sequence")
 
     @property
     def predicts_next(self):
@@ -126,10 +129,10 @@ HOW = {"out_dir", "init_from", "device", "threads", "compile", "micro_batch_size
 def command_line(argv):
     """Returns the TrainConfig of `python train.py ...`. --help, or a mistake, ends the program."""
     try:
-        cfg = load([word for word in argv if word != "--help"])
+        cfg = load([word for word in argv if word not in ("-h", "--help")])
     except ConfigError as e:
         sys.exit(f"train.py: {e}")
-    if "--help" in argv:
+    if "-h" in argv or "--help" in argv:
         print("python train.py [config/NAME.py, or else config/tiny.py] [--key=value ...] would use these values:\n")
         for name, field in KEYS.items():
             expected, _ = field.metadata["allowed"]

@@ -91,7 +91,7 @@ def commands(path, for_all):
 
 
 def main(argv):
-    name, *flags = argv or ["a plan"]
+    name, *flags = argv or sys.exit("python -m config.plan NAME [--key=value ...], such as positions")
     path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
     try:
         print(*commands(path, read_flags(flags)), sep="\n")
