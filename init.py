@@ -115,8 +115,8 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
     no such start.
     """
-    words = {"init_std": init_std, "linear": (3 * q.in_features) ** -0.5}
-    qk_scale = words.get(qk_std, qk_std) / init_std
+    std_of = {"init_std": init_std, "linear": (3 * q.in_features) ** -0.5}
+    qk_scale = std_of.get(qk_std, qk_std) / init_std
     # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k are the same nn.Linear.
     w_q = q.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
     w_k = k.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
@@ -124,7 +124,7 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
     k.weight.copy_(w_k.mT.flatten(0, 1))
     if v is not None:
-        v.weight *= words.get(v_std, v_std) / init_std
+        v.weight *= std_of.get(v_std, v_std) / init_std
 
 
 def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):

@@ -119,7 +119,7 @@ class SelfAttention(nn.Module):
             added = self.position_logits(p, predict_at)  # (B or 1, H, Q, T)
             mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
         # The next call computes
-        #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), plus the mask, -inf where a query does not see the key
+        #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), plus the mask: -inf where a query does not see the key
         #     y = softmax(logits) @ v      # (B, H, Q, D)
         # without storing the logits (on a CPU only if attn_dropout is 0). It divides by sqrt(D), as BERT does; Eq. (1)
         # and (S18) print sqrt(C). It does not know about model.eval(), so dropout is switched off here.
@@ -136,7 +136,7 @@ class SelfAttention(nn.Module):
         q = self.split_heads(self.pos_q(p)[None])  # (1, H, T, D)
         k = self.split_heads(self.pos_k(p)[None])  # (1, H, T, D)
         logits = q @ k.mT / q.shape[-1] ** 0.5  # (1, H, T, T)
-        return logits if predict_at is None else logits[0, :, predict_at].transpose(0, 1)
+        return logits if predict_at is None else logits[0, :, predict_at].transpose(0, 1)  # (B, H, Q, T)
 
     def split_heads(self, x):
         """(B, T, C) -> (B, H, T, D)."""

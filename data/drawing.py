@@ -71,7 +71,6 @@ def draw_layers(axis, layers, chance=None):
         axis.plot(layers[name], color=colour, label=label)
         if chance is not None and i < chance.shape[1]:
             axis.plot(chance.iloc[:, i], ":", color=colour, lw=1)
-    put_steps(axis)
 
 
 def put_steps(axis):

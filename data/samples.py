@@ -17,7 +17,7 @@ import pandas
 import tiktoken
 import torch
 
-from config import TrainConfig
+from config import KEYS, TrainConfig
 from data.names import fixed
 from data.tokens import TOKENIZERS
 from model import Transformer
@@ -29,7 +29,7 @@ MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 def open_run(folder):
     """Returns the model of a run at its last checkpoint, its TrainConfig, and the meta of its tokens."""
     state = torch.load(Path(folder, "ckpt.pt"), map_location="cpu", weights_only=True)
-    cfg = TrainConfig(**state["config"])  # a newer key has its default
+    cfg = TrainConfig(**{key: state["config"][key] for key in KEYS if key in state["config"]})  # maybe of older code
     meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
     model = Transformer(cfg.of_model(meta["vocab_size"])).eval()
     model.load_state_dict(state["model"])
@@ -103,9 +103,9 @@ def main(argv=None):
     args = cli.parse_args(argv)
     try:
         model, cfg, meta = open_run(args.run)
-    except OSError as error:
+        encode = make_encode(meta)
+    except OSError as error:  # there is no run, or no network for gpt2's tokens
         sys.exit(f"error: {error}")
-    encode = make_encode(meta)
     pieces = [args.prompt] if cfg.predicts_next else args.prompt.split("_")
     ids = encode(pieces[0]).tolist()
     for piece in pieces[1:]:

@@ -12,7 +12,7 @@ from huggingface_hub import close_session, constants, hf_hub_download
 from safetensors.torch import save
 
 from analyze.data.pretrained.checkpoint import find_source, open_checkpoint
-from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
+from tests.toy import (CONFIG, FILE, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
                        one_line, read, refusal, stacks_of)
 
 BIN = "pytorch_model.bin"

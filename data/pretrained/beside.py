@@ -50,7 +50,7 @@ def refuse_changed(layers, names, others):
     sound like queries or keys. Raises CheckpointError if one of them may change q or k. others: modules that do not.
     """
     own = {name for layer in layers for name in layer.names}
-    words_of = {}  # a block of attention -> what the weights in it are called
+    words_of = {}  # a block of attention -> what the weights in it are called, such as h.0.attn -> {c_attn}
     for name in own:
         require(not WRAPPED.search(name), f"{name} {CHANGED}")
         stem = re.sub(r"(\.linear)?(\.weight)?$", "", name)

@@ -233,7 +233,7 @@ class Checkpoint(NamedTuple):
             return
         ahead = deque()  # the groups that are being read
         with ThreadPoolExecutor(8) as pool:
-            for n_read, group in enumerate([*groups, *AHEAD * [[]]]):
+            for n_read, group in enumerate([*groups, *AHEAD * [[]]]):  # empty ones at the end let the last ones out
                 ahead.append({name: pool.submit(self.read, name) for name in group})
                 if n_read >= AHEAD:
                     yield {name: tensor.result() for name, tensor in ahead.popleft().items()}

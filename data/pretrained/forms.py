@@ -3,7 +3,7 @@ How the tensors of a layer hold its heads: the functions in FORMS, which layouts
 
 Each function takes these tensors, and returns q (H, D, C) and k (Hkv, D, C), as views if possible. Its docstring says
 what the tensors hold. It raises RuntimeError if they do not. nn.Linear stores (out, in), so a head is D rows of a
-weight. sizes: layouts.Sizes.
+weight. sizes: layout_table.Sizes.
 """
 
 import torch

@@ -48,8 +48,9 @@ class Row(NamedTuple):
         path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
         found = []
         for weight in self.weights:
-            pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
-            if self.sizes:
+            if not self.sizes:
+                pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
+            else:
                 pattern = re.sub(r"\\{([ih])\\}", r"(?P<\1>\\d+)", re.escape(weight))
             found += [(weight, match) for match in map(re.compile(pattern).fullmatch, names) if match]
         return found

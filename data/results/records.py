@@ -17,7 +17,6 @@ import pandas
 
 from config import HOW, TrainConfig, require
 from data.atomic import replacing
-from data.results.runs import ORIGIN
 
 # Keys of older runs, with the values that mean what the code does now.
 GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}
@@ -84,8 +83,8 @@ def read_run(folder):
     log = pandas.read_csv(folder / "log.csv", index_col="step")
     scores = pandas.read_csv(folder / "scores.csv")
     last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
-    # Or an earlier score would pass for the last one.
-    require(not last_score < last_loss == config["max_iters"], f"{folder}: scores.csv ends at step {last_score}, and "
+    is_finished = last_loss == config["max_iters"]  # then an earlier score would pass for the last one
+    require(not is_finished or last_score == last_loss, f"{folder}: scores.csv ends at step {last_score}, and "
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
