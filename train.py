@@ -84,7 +84,8 @@ class Trainer:
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
         # What the run is. SHA-256 tells its token files from others.
-        self.about = dict(config=asdict(cfg), data={key: corpus.meta[key] for key in ("tokenizer", "tokens", "sha256")})
+        data = {key: corpus.meta[key] for key in ("tokenizer", "spaced", "tokens", "sha256")}
+        self.about = dict(config=asdict(cfg), data=data)
         self.loader = Loader(cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         require_known_parameters(self.model)
@@ -220,7 +221,8 @@ class Trainer:
             self.lengths.append(cfg.max_iters)
         place.require_same(runs.identity(self.about) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
-        origin = runs.find_origin(place.name)  # now, because the code may change while it runs
+        # Where its steps come from: now, because the code may change while it runs.
+        origin = dict(commit=runs.find_commit(), torch=torch.__version__, device_name=place.name)
         self.start = self.about | dict(n_params=n_params, lengths=self.lengths, origin=origin)  # for run.json
         place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
                   f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")

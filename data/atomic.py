@@ -15,8 +15,11 @@ def replacing(path):
         raise OSError(f"{path} is no file, so it is not replaced by one")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
-    yield temporary
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_json(path, value):

@@ -106,7 +106,8 @@ def main(argv=None):
         encode = make_encode(meta)
     except OSError as error:  # there is no run, or no network for gpt2's tokens
         sys.exit(f"error: {error}")
-    pieces = [args.prompt] if cfg.predicts_next else args.prompt.split("_")
+    prompt = " ".join(args.prompt) if meta.get("spaced") else args.prompt  # as its corpus was
+    pieces = [prompt] if cfg.predicts_next else prompt.split("_")
     ids = encode(pieces[0]).tolist()
     for piece in pieces[1:]:
         ids += [meta["mask_token"], *encode(piece).tolist()]

@@ -24,6 +24,16 @@ def test_a_prompt_is_completed_with_the_most_likely_tokens(causal, cfg, capsys):
     assert capsys.readouterr().out == bytes(expected[0].tolist()).decode(errors="replace") + "\n"
 
 
+def test_a_prompt_is_spaced_as_its_corpus_was(finished, monkeypatch, capsys):
+    model, cfg, meta = open_run(finished.out_dir)
+    said = []
+    for of_corpus in {}, {"spaced": True}:
+        monkeypatch.setattr(samples, "open_run", lambda folder: (model, cfg, meta | of_corpus))
+        samples.main([finished.out_dir, "--prompt=import"])
+        said.append(capsys.readouterr().out)
+    assert said == ["import\n", "i m p o r t\n"]  # an encoder keeps what is not masked
+
+
 def test_a_prompt_that_cannot_be_completed_ends_in_one_line(finished):
     with pytest.raises(SystemExit, match="^error: the prompt has 17 tokens, and this model sees 1 to 16$"):
         samples.main([finished.out_dir, f"--prompt={'_' * 17}"])

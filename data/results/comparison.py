@@ -12,8 +12,8 @@ from config import ROOT, require
 from config.plan import FREE, differing_keys, read_plan, task_keys, task_of
 from data.names import fixed
 from data.results.records import Arm, read_comparison, read_run, write_comparison
-from data.results.runs import ORIGIN
 
+ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; only older runs have python
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
 DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones

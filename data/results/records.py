@@ -27,7 +27,7 @@ class Arm(NamedTuple):
     """Runs of train.py, finished or not, that differ only in their seed."""
 
     name: str
-    config: dict  # its configuration, its corpus, and where its runs come from, {key of ORIGIN: a list of texts}
+    config: dict  # its configuration, its corpus, and where its runs come from, such as commit: a list of texts
     # Rows by seed and step. Losses [nats/token] are nan at a step that has scores only, and scores at one that has
     # losses only; train_loss at step 0, and update_symmetry at the first scores.
     table: pandas.DataFrame

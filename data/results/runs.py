@@ -19,9 +19,6 @@ from config import HOW, ROOT, TrainConfig, require
 from data.atomic import replacing, write_json
 from data.chance import mean_symmetry_of, multiply
 
-ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; only older runs have python
-
-
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
@@ -75,11 +72,6 @@ def identity(about):
     config = vars(TrainConfig()) | about["config"]  # a newer key has its default
     free = HOW - {"micro_batch_size"} | {"data_dir"}  # each micro-batch has random numbers of its own
     return {key: value for key, value in config.items() if key not in free} | dict(corpus=about["data"]["sha256"])
-
-
-def find_origin(device_name):
-    """Returns where the steps of a run come from: {key of ORIGIN: a text}."""
-    return dict(commit=find_commit(), torch=torch.__version__, device_name=device_name)
 
 
 def find_commit():
