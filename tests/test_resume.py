@@ -66,6 +66,12 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_i
         assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
 
 
+def test_a_length_with_which_no_step_was_made_is_forgotten(cfg):
+    in_processes((killed, cfg, TRAIN_STEP, 1))
+    resume(cfg, max_iters=18)
+    assert json.loads(Path(cfg.out_dir, "run.json").read_text())["lengths"] == [18]
+
+
 def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_another_one(tmp_path, monkeypatch):
     def git(*words):
         subprocess.run(["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@b", *words], check=True)
