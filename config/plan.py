@@ -81,9 +81,8 @@ def commands(path, for_all):
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", *differing_keys(list(plan.arms.values()))}
     if wrong:
         raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
-    folder = f"out/plans/{Path(path).stem}"
-    if "max_iters" in for_all:  # a trial has a folder of its own, or the whole runs would go on from its end
-        folder += f"_{for_all['max_iters']}"
+    changed = [str(value).replace("/", "-") for key, value in for_all.items() if key not in HOW]
+    folder = "_".join([f"out/plans/{Path(path).stem}", *changed])  # a trial has one of its own
     for seed in plan.seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
         for arm in plan.arms:
             keys, _ = plan.keys_of(arm, **for_all, seed=seed, out_dir=f"{folder}/{arm}-{seed}", init_from="resume")

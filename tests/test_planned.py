@@ -19,12 +19,12 @@ def write_plan(path, planned, changes={}, n_seeds=8):
 
 def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has_two(tmp_path, capsys):
     path = str(write_plan(tmp_path / "two.py", [], dict(b=dict(causal=True)), n_seeds=2))
-    main([path, "--n_layer=1"])  # a key for all of them
+    main([path, "--n_layer=1"])  # a key for all, in a folder of their own: whole runs do not go on from a trial's end
     found = [load(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
-        (1, name == "b", seed, f"out/plans/two/{name}-{seed}") for seed, name in itertools.product([1, 2], "dcba")]
-    main([path, "--max_iters=40"])
-    assert "--out_dir=out/plans/two_40/a-2" in capsys.readouterr().out  # or whole runs would go on from a trial's end
+        (1, name == "b", seed, f"out/plans/two_1/{name}-{seed}") for seed, name in itertools.product([1, 2], "dcba")]
+    main([path, "--threads=1"])  # which changes no run
+    assert "--out_dir=out/plans/two/a-2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("planned, argv, words", [
