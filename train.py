@@ -28,10 +28,10 @@ import analyze
 import init
 from config import ConfigError, command_line, require
 from config.processes import find_place, leave_processes, operations_per_token
+from data import tokens
 from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
 from data.results import runs
-from data.tokens import DataError, load
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
@@ -149,19 +149,19 @@ class Trainer:
                     losses.append(self.model(*micro_batch))  # (), each a mean over the same number of tokens
         self.model.train()
         loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
-        self.require(math.isfinite(loss), f"the validation loss is {loss}")
+        self.end_unless(math.isfinite(loss), f"the validation loss is {loss}")
         return loss
 
     def read_losses(self):
         """Copies the losses of the last steps to the host. Ends the run if training has diverged."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits for the device
         for loss in losses:
-            self.require(math.isfinite(loss), f"the loss is {loss}")
-        self.require(self.scaler.get_scale() >= 1, "float16 gradients overflow at every scale of the loss down to 1")
+            self.end_unless(math.isfinite(loss), f"the loss is {loss}")
+        self.end_unless(self.scaler.get_scale() >= 1, "float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
 
-    def require(self, condition, what):
+    def end_unless(self, condition, what):
         """Ends the run before a row or a checkpoint of it is written, unless the condition is true."""
         if not condition:
             raise FloatingPointError(f"step {self.step}: {what}: choose a lower learning_rate, another start or dtype. "
@@ -310,7 +310,7 @@ def train(place, cfg):
         from data.sympy import prepare
 
         prepare.make(Path(cfg.data_dir))  # only in data/sympy; of several processes one makes it, and the others wait
-    trainer = Trainer(cfg, place, load(cfg.data_dir))
+    trainer = Trainer(cfg, place, tokens.load(cfg.data_dir))
     # Two runs in one folder would mix their rows. Of the processes of a run only the first one writes files.
     with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext():
         trainer.begin()
@@ -341,7 +341,7 @@ def main(cfg):
     """Does the run of a TrainConfig. A mistake of a user ends in one line, with the exit status 1."""
     try:
         train(*find_place(cfg))
-    except (ConfigError, DataError, FloatingPointError, OSError) as e:
+    except (ConfigError, tokens.DataError, FloatingPointError, OSError) as e:
         sys.exit(f"train.py: {e}")
     finally:
         leave_processes()

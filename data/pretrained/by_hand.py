@@ -2,8 +2,8 @@
 
 import re
 
+from ..names import require
 from .beside import QK_WORD, is_cross_attention
-from .checkpoint import require
 from .layout_table import Row, Sizes, read_sizes
 
 # What a query is called in names of weights, and what the key beside it.

@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import require
+from ..names import require
 
 
 def pick(config, kind, *keys, default=None):

@@ -37,14 +37,14 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
         for heads in ([""], range(n_head)):  # first the whole layer, as one head with D = C
             factors = [w[layer] for w in (*new, *previous)]  # (C, C) each
             of_heads = [w.unflatten(-1, (len(heads), -1)).movedim(-2, 0) for w in factors]  # (H, C, D)
-            found = measure(*of_heads, scores)
+            found = score_heads(*of_heads, scores)
             for i, head in enumerate(heads):
                 place = dict(step=step, matrix=matrix, layer=layer, head=head)
                 rows.append(place | {name: values[i] for name, values in found.items()})
     return rows
 
 
-def measure(w_q, w_k, p_q, p_k, scores):
+def score_heads(w_q, w_k, p_q, p_k, scores):
     """Returns the scores of W_qk, {name: those of H heads}. W_q, W_k, and before P_q, P_k: (H, C, D) each."""
     #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
     # The right side subtracts before it multiplies, so a small change keeps its digits.
