@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import writer
-from data.tables import KINDS, read_column
+from data.column import KINDS, read_column
 from data.tokens import DataError
 
 SHORTEST, LONGEST = 100, 16_384  # characters, at which a document ends at the next blank line

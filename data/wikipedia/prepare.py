@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import writer
-from data.tables import read_column
+from data.column import read_column
 
 SNAPSHOTS = {  # name -> where its files are
     "20231101.en": "wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa",
