@@ -17,8 +17,8 @@ ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; on
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
 DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
-SCORES = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
-BY_LAYER = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
+OF_ARMS = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
+OF_LAYERS = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
             "positions_chance"]
 LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
     "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
@@ -132,7 +132,7 @@ def arms_table(arms, measure, differences={}):
         task = task_of(arm.config)
         row = {"n": len(arm.seeds()), "task": ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)}
         row |= {measure: mean_cell(arm, measure, digits=3)} | differences.get(name, {})
-        for score in SCORES:
+        for score in OF_ARMS:
             row.setdefault(score.replace("positions_", "their "), mean_cell(arm, score, digits=2))
         rows[name] = row
     return to_table(rows, "arm")
@@ -191,7 +191,7 @@ def layers_table(arms, time):
     for name, arm in arms.items():
         for layer in range(arm.layers("symmetry").shape[1]):
             row = {"loss": "" if layer else mean_cell(arm, "loss", digits=3)}  # in the first row of an arm
-            rows[name, layer] = row | {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in BY_LAYER}
+            rows[name, layer] = row | {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in OF_LAYERS}
     return to_table(rows, time)
 
 
