@@ -59,7 +59,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--init=symetric"], "init = 'symetric', expected str: random | symmetric"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
     (["--grad_clip=0"], "grad_clip = 0.0, expected float: more than 0"),
-    (["--beta2=1"], "beta2 = 1.0, expected float: 0 to below 1"),
+    (["--dropout=1"], "dropout = 1.0, expected float: 0 to below 1"),
     (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--constraint=skew"], "set both or neither"),
