@@ -281,14 +281,15 @@ def of_differences(differences):
                 p=sign_flip(found.to_numpy()))
 
 
-def speed_up(loss, baseline_loss):
+def speed_up(loss, baseline_loss, window=3):
     """
     Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
     at which the loss is at or below the baseline's last one. -inf if it never is.
 
-    As in the paper's Table 1, but of smoothed losses: each is the mean of an evaluation and up to two before it.
+    With window=1 as in the paper's Table 1. Else of smoothed losses: each is the mean of an evaluation and up to two
+    before it.
     """
-    target = baseline_loss.rolling(3, min_periods=1).mean().iloc[-1]
-    smooth = loss.rolling(3, min_periods=1).mean()  # one loss may be low by chance
+    target = baseline_loss.rolling(window, min_periods=1).mean().iloc[-1]
+    smooth = loss.rolling(window, min_periods=1).mean()  # one loss may be low by chance
     reached = smooth.index[smooth <= target]
     return 1 - reached[0] / baseline_loss.index[-1] if len(reached) else -np.inf

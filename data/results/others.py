@@ -4,24 +4,18 @@ Runs of the paper's authors, and our scores of public models.
     python -m data.results.others    # prints Table 1 and public.csv, and draws png/public.png
 """
 
-from math import inf
 from pathlib import Path
 
 import numpy as np
 import pandas
 
 from data.drawing import DECODER, ENCODER, OTHERS, figure, put_legend, put_titles
+from data.results.comparison import speed_up
 
 HERE = Path(__file__).parent
 SCORES = ["symmetry", "directionality"]
 SEES = {"both": ("sees both sides", ENCODER), "cross": ("sees another text", OTHERS[0]),
         "before": ("sees what came before", DECODER)}
-
-
-def steps_saved(loss, baseline):
-    """1 - t / T of Table 1: the loss is at or below the last one of the baseline first at step t of T; or -inf."""
-    reached = loss.index[loss <= baseline.iloc[-1]]
-    return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 
 
 def print_table_1(curves, trajectories):
@@ -31,7 +25,7 @@ def print_table_1(curves, trajectories):
         plain, symmetric = curves[name], curves[f"{name}--symmetric-init"]
         end = scores[scores["step"] == scores["step"].max()]
         rows[name] = {"last loss": plain.iloc[-1], "symmetric start": symmetric.iloc[-1],
-                      "steps saved": steps_saved(symmetric, plain), **end[SCORES].median()}
+                      "steps saved": speed_up(symmetric, plain, window=1), **end[SCORES].median()}
         if name.startswith("bert_small--encoder"):
             layers[name] = end.set_index("layer")["symmetry"]
     print("The authors' runs, as in Table 1:")
