@@ -2,12 +2,14 @@
 
 import itertools
 import shlex
+import subprocess
 
 import numpy as np
 import pytest
 
-from config import load
-from config.plan import main
+from config import ROOT, load
+from config.plan import main, read_plan
+from data.results import comparison
 from tests.test_runs import printed, run, write_run
 
 
@@ -81,3 +83,15 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
 def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seeds, words):
     plan = write_plan(tmp_path / "plan.py", [("symmetry", "a", ">", "b")], changes, n_seeds)
     assert words in run(*write_arms(tmp_path, "ab"), "--plan", plan)
+
+
+def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits_of_this_history():
+    is_shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True).stdout
+    if is_shallow != b"false\n":
+        pytest.skip("this is no whole clone: its history is not there")
+    for path in sorted((ROOT / "data/results/csv").glob("*.csv")):
+        if path.stem != "public":  # scores of models
+            arms = comparison.pool([path])
+            comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), arms)
+            for commit in {commit for arm in arms.values() for commit in arm.config["commit"]}:
+                subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, check=True)
