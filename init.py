@@ -40,7 +40,7 @@ from model import BERT_STD  # the standard deviation of the random start
 def normal_matrices(w_q, generator):
     """Returns A ~ N(0, 1) for every head, (H, D, D)."""
     H, _, D = w_q.shape
-    return torch.randn(H, D, D, generator=generator).to(w_q)
+    return torch.randn(H, D, D, generator=generator).to(w_q)  # drawn on the CPU, so the same on every device
 
 
 def head_norms(m):
@@ -57,7 +57,7 @@ def symmetric(w_q, w_k, generator):
     """W_qk = W_q W_q^T is symmetric, and x W_qk x^T = |x W_q|^2 is never negative."""
     # After LayerNorm, the logit of a token with itself is about C std^2 sqrt(D). With another token it is random, with
     # the standard deviation C std^2.
-    return w_q, w_q
+    return w_q, w_q  # W_k = W_q, in every head
 
 
 def tilted(w_q, w_k, generator):
@@ -81,7 +81,7 @@ def indefinite(w_q, w_k, generator):
     """W_qk = W_q (A + A^T) W_q^T is symmetric, and has as many negative eigenvalues as positive ones."""
     a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a + a.mT)  # (H, C, D)
-    return w_q, w_k * head_norms(w_q) / head_norms(w_k)
+    return w_q, w_k * head_norms(w_q) / head_norms(w_k)  # every head of W_k gets the norm of W_q
 
 
 def negative(w_q, w_k, generator):
@@ -98,7 +98,7 @@ def skew(w_q, w_k, generator):
     """
     a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a - a.mT).mT  # (H, C, D)
-    return w_q, w_k * head_norms(w_q) / head_norms(w_k)
+    return w_q, w_k * head_norms(w_q) / head_norms(w_k)  # every head of W_k gets the norm of W_q
 
 
 STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, indefinite=indefinite, negative=negative, skew=skew)
