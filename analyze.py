@@ -26,8 +26,8 @@ from tqdm import tqdm
 # So that analyze.data is the folder beside this file, in any project. analyze.data.x and data.x are then two modules.
 sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
 __path__ = [str(Path(__file__).resolve().parent)]
-from analyze.data import chance
 from analyze.data.names import CheckpointError, printable, require
+from analyze.data.wqk import apart, draw_norms, in_float64, multiply
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
@@ -97,7 +97,7 @@ def balance(rows, columns):
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
 # symmetry(m) and directionality(m) are for a matrix that you have. scores(w_q, w_k) finds the same from its factors.
 
-Measured = namedtuple("Measured", "symmetry rows columns product")  # (...), norms (..., C) twice, a chance.Product
+Measured = namedtuple("Measured", "symmetry rows columns product")  # (...), norms (..., C) twice, a product of data/wqk.py
 # {name: a function of a Measured and of gamma}. To add a score, add a line: tables and files take it from here.
 SCORES = {
     "symmetry": lambda found, gamma: found.symmetry,
@@ -129,23 +129,14 @@ def wqk(w_q, w_k):
 
 
 def measure(w_q, w_k):
-    """W_q and W_k (..., C, r) -> the symmetry (...), the norms of rows and columns (..., C), and a chance.Product."""
-    product = chance.multiply(w_q, w_k)  # W_q and W_k scaled, so that nothing overflows; scores do not depend on it
-    if product.m is not None:  # a small M is computed itself; of a large one its products of columns, (..., r, r)
-        trace = (product.m * product.m.mT).sum((-2, -1))  # tr(MM)
-        rows, columns = product.m.norm(dim=-1), product.m.norm(dim=-2)
-    else:
-        # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q): factors of a trace may move round in a circle.
-        trace = (product.kq * product.kq.mT).double().sum((-2, -1))
-        # Row i of W_qk is w_i W_k^T, and its squared norm is w_i (W_k^T W_k) w_i^T. Rounding can make it negative.
-        q, k = product.w_q.mT, product.w_k.mT  # (..., r, C), contiguous if they are weights
-        rows = (product.gram_k @ q * q).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
-        columns = (product.gram_q @ k * k).double().sum(-2).clamp_min(0).sqrt()
+    """W_q and W_k (..., C, r) -> the symmetry (...), the norms of rows and columns (..., C), and a product of data/wqk.py."""
+    product = multiply(w_q, w_k)  # W_q and W_k scaled, so that nothing overflows; scores do not depend on it
+    rows, columns = product.row_norms(), product.column_norms()
     energy = rows.square().sum(-1)  # |W_qk|^2
-    is_zero = energy <= 1e-26 * chance.apart(product.w_q, product.w_k)  # all that is left is rounding
+    is_zero = energy <= 1e-26 * apart(product.w_q, product.w_k)  # all that is left is rounding
     # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
     rows, columns = [norms.masked_fill(is_zero[..., None], math.nan) for norms in (rows, columns)]
-    return Measured((trace / energy).masked_fill(is_zero, math.nan), rows, columns, product)
+    return Measured((product.trace() / energy).masked_fill(is_zero, math.nan), rows, columns, product)
 
 
 # ---- a layer and its heads ---------------------------------------------------------------------------------------
@@ -166,7 +157,7 @@ def layer_factors(w_q, w_k):
     groups = w_q.unflatten(0, (len(w_k), -1)).mT  # (Hkv, H / Hkv, D, C)
     if groups.shape[1] > 1:
         # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
-        w_q, w_k = chance.in_float64(groups).sum(1).mT, chance.in_float64(w_k)  # (Hkv, C, D) each
+        w_q, w_k = in_float64(groups).sum(1).mT, in_float64(w_k)  # (Hkv, C, D) each
     # Heads side by side, (C, Hkv D). If they are views of a Linear weight (Hkv D, C), no number is copied.
     return w_q.mT.flatten(0, 1).mT, w_k.mT.flatten(0, 1).mT
 
@@ -180,11 +171,11 @@ def score_row(w_q, w_k, gamma, head=None):
     """The numbers of one W_qk for a table: {name: a number}. head: its number; None for a layer, which gets a limit."""
     found = measure(w_q, w_k)
     row = {name: function(found, gamma).item() for name, function in SCORES.items()}
-    row |= dict(chance=chance.mean_symmetry_of(found.product).item(), limit=math.nan)
+    row |= dict(chance=found.product.mean_symmetry().item(), limit=math.nan)
     if head is None:
         # By chance 95 of 100 directionalities are between minus the limit and the limit. It is drawn, so it is within a
         # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
-        rows, columns = excess(chance.draw_norms(found.product), gamma).chunk(2)  # (MATRICES / 2,)
+        rows, columns = excess(draw_norms(found.product), gamma).chunk(2)  # (MATRICES / 2,)
         row["limit"] = balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
     return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from analyze import symmetry, wqk
 from config import load, run_file
 from data.batches import mask_tokens
-from data.chance import mean_symmetry_of, multiply
+from data.wqk import multiply
 from data.sympy import prepare
 from model import ModelConfig, Transformer, rows_at
 from tests.lives import make_trainer
@@ -106,7 +106,7 @@ def measure(model, batches):
         beta_chance=torch.stack(of_orders).quantile(0.95, 0),
         beta_halves=in_common(of_batches[:, ::2].sum(1), of_batches[:, 1::2].sum(1)),
         gradient=symmetry(gradient).mean(1),  # of the mean gradient of the W_qk of a head, mean over heads
-        gradient_chance=mean_symmetry_of(multiply(gradient, torch.eye(gradient.shape[-1]))).mean(1),
+        gradient_chance=multiply(gradient, torch.eye(gradient.shape[-1])).mean_symmetry().mean(1),
         gradient_halves=in_common(gradients[:, ::2].sum(1), gradients[:, 1::2].sum(1)),
     )
 

@@ -1,10 +1,10 @@
-"""What chance gives (data/chance.py), against matrices that are drawn. pytest tests/test_chance.py"""
+"""What chance gives (data/wqk.py), against matrices that are drawn. pytest tests/test_chance.py"""
 
 import pytest
 import torch
 
 import analyze
-from analyze.data import chance
+from analyze.data.wqk import multiply
 
 N, DRAWS = 96, 400
 torch.manual_seed(0)
@@ -46,7 +46,7 @@ def test_random_matrices_in_the_directions_of_another_have_about_its_mean_and_no
     w_q, w_k = common * torch.randn(32, r).double() + torch.randn(2, 32, r).double()
     u, s, vt = torch.linalg.svd(w_q @ w_k.T)
     drawn = analyze.symmetry((u * s) @ u.T @ torch.randn(4000, 32, 32).double() @ (vt.T * s) @ vt)
-    mean = chance.mean_symmetry_of(chance.multiply(w_q, w_k)).item()
+    mean = multiply(w_q, w_k).mean_symmetry().item()
     assert drawn.mean().item() == pytest.approx(mean, rel=0.2)
     assert drawn.std() < 1.05 * 2**0.5 * mean
 

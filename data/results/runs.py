@@ -17,7 +17,7 @@ import torch
 
 from config import HOW, ROOT, TrainConfig, require
 from data.atomic import replacing, write_json
-from data.chance import mean_symmetry_of, multiply
+from data.wqk import multiply
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ def score_heads(w_q, w_k, p_q, p_k, scores):
     left = torch.cat([w_q - p_q, p_q], -1)  # (H, C, 2 D)
     right = torch.cat([w_k, w_k - p_k], -1)  # (H, C, 2 D)
     found = scores(w_q, w_k)._asdict()
-    found |= dict(update_symmetry=scores(left, right).symmetry, chance=mean_symmetry_of(multiply(w_q, w_k)))
+    found |= dict(update_symmetry=scores(left, right).symmetry, chance=multiply(w_q, w_k).mean_symmetry())
     return {name: values.tolist() for name, values in found.items()}
 
 

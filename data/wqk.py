@@ -1,0 +1,138 @@
+"""
+The numbers that scores and chance need of M = W_qk = W_q W_k^T, (C, C): from M itself, or from its factors W_q and W_k,
+(C, r), if M is much larger than they are. Whole and Factored have the same five methods, one below the other:
+
+    trace            tr(MM)
+    row_norms        the lengths of the rows of M
+    column_norms     the lengths of its columns
+    mean_symmetry    what chance gives to its symmetry, |MM|^2 / |M|^4
+    lengths          |g M| / |g| for random directions g, of which chance makes a directionality
+
+Chance means random matrices that use the same directions as M.
+
+Symmetry. A matrix of few directions has some symmetry by chance, if its two sides use the same ones: with one direction
+on both sides it is 1. Random matrices in the directions of M are A Z B, with Z ~ N(0, 1) and the roots A of M M^T
+and B of M^T M, so they have the energy of M in every direction of both sides. Since
+
+    E tr(AZB AZB) = |BA|^2 = |MM|^2   and   E |AZB|^2 = |A|^2 |B|^2 = |M|^4,
+
+their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. For trained positions it was
+within a twentieth of the mean, and the standard deviation at most sqrt(2) times it. If a few singular values are far
+above the others, it can be a third above the mean, or half of it.
+
+Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S. If
+a few singular values are large, their norms differ much, and directionality is far from 0 by chance.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+DIRECTIONS = 2048  # that are drawn for the norms of a matrix
+MATRICES = 512  # of such norms that are drawn
+
+
+class Whole(NamedTuple):
+    """M itself, in float64."""
+
+    w_q: Tensor  # (..., C, r)
+    w_k: Tensor  # (..., C, r)
+    m: Tensor  # (..., C, C)
+
+    def trace(self):
+        return (self.m * self.m.mT).sum((-2, -1))  # sum_ij M_ij M_ji
+
+    def row_norms(self):
+        return self.m.norm(dim=-1)  # (..., C)
+
+    def column_norms(self):
+        return self.m.norm(dim=-2)  # (..., C)
+
+    def mean_symmetry(self):
+        m = (self.m / self.m.norm(dim=(-2, -1), keepdim=True)).float()  # |M| = 1, of which float32 keeps five digits
+        return (m @ m).square().sum((-2, -1)).double()
+
+    def lengths(self, g):
+        return (g @ self.m.float()).norm(dim=1) / g.norm(dim=1)
+
+
+class Factored(NamedTuple):
+    """Products of columns instead of M, in float32. None of them is larger than the factors."""
+
+    w_q: Tensor  # (..., C, r)
+    w_k: Tensor  # (..., C, r)
+    gram_q: Tensor  # W_q^T W_q, (..., r, r)
+    gram_k: Tensor  # W_k^T W_k, (..., r, r)
+    kq: Tensor  # W_k^T W_q, (..., r, r)
+
+    def energy(self):
+        return (self.gram_q * self.gram_k).double().sum((-2, -1))  # |M|^2 = tr(W_q^T W_q W_k^T W_k)
+
+    def trace(self):
+        # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q): factors of a trace may move round in a circle.
+        return (self.kq * self.kq.mT).double().sum((-2, -1))
+
+    def row_norms(self):
+        # Row i of M is w_i W_k^T, and its squared norm is w_i (W_k^T W_k) w_i^T. Rounding can make it negative.
+        q = self.w_q.mT  # (..., r, C), contiguous if it is a weight
+        return (self.gram_k @ q * q).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
+
+    def column_norms(self):
+        k = self.w_k.mT  # (..., r, C)
+        return (self.gram_q @ k * k).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
+
+    def mean_symmetry(self):
+        square = (self.kq.mT @ self.gram_q @ self.kq * self.gram_k).double().sum((-2, -1))  # MM = W_q kq W_k^T
+        return square / self.energy().square()
+
+    def lengths(self, g):
+        z = g @ self.w_q  # (DIRECTIONS, r), and |z W_k^T|^2 = z (W_k^T W_k) z^T
+        return (z @ self.gram_k * z).sum(1).clamp_min(0).sqrt() / g.norm(dim=1)
+
+
+def multiply(w_q, w_k):
+    """W_q and W_k (..., C, r) -> a Whole or a Factored. Their size does not matter: they are scaled first."""
+    w_q, w_k = near_one(w_q), near_one(w_k)
+    C, r = w_q.shape[-2:]
+    if 3 * r <= C:  # 5 C r^2 multiplications in all, and M takes C^2 r
+        q, k = w_q.float(), w_k.float()  # of which scores keep five digits
+        factored = Factored(q, k, q.mT @ q, k.mT @ k, k.mT @ q)
+        if (factored.energy() > 1e-2 * apart(q, k)).all():
+            return factored
+        # Else heads nearly cancel. Gram matrices hold squares, and have lost the digits of what remains of M.
+    return Whole(w_q, w_k, w_q @ w_k.mT)
+
+
+def in_float64(w):
+    """Returns w in float64. A Mac's GPU, which has none, gives it to the CPU."""
+    return w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)
+
+
+def near_one(w):
+    """Returns w in float64 with a largest entry of 1."""
+    w = in_float64(w)
+    largest = w.abs().amax((-2, -1), keepdim=True)
+    return w / torch.where(largest > 0, largest, 1.0)
+
+
+def apart(w_q, w_k):
+    """M is a sum of r matrices, each a column of W_q times a column of W_k: their squared norms, added up (...)."""
+    return (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)
+
+
+def draw_norms(product):
+    """Returns the norms (MATRICES, C) of the rows of random matrices with the singular values of M (C, C)."""
+    # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
+    g, chosen = draw(len(product.w_q), product.w_q.device)
+    return product.lengths(g)[chosen]
+
+
+@functools.lru_cache(maxsize=1)  # all layers of a model have the same size
+def draw(C, device):
+    """Returns g ~ N(0, I), (DIRECTIONS, C), and which of them are the rows of matrices, (MATRICES, C)."""
+    generator = torch.Generator().manual_seed(0)
+    g = torch.randn(DIRECTIONS, C, generator=generator)
+    chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator)
+    return g.to(device), chosen.to(device)
