@@ -1,5 +1,7 @@
 """How names, numbers and errors of checkpoints are printed. A name may be of somebody else, and hold any characters."""
 
+import contextlib
+
 
 def printable(text):
     """Returns the text with ? for control characters."""
@@ -22,3 +24,15 @@ def require(condition, message):
     """Raises CheckpointError unless the condition is true."""
     if not condition:
         raise CheckpointError(message)
+
+
+@contextlib.contextmanager
+def only_checkpoint_errors(what):
+    """Turns every error that the bytes of a checkpoint can cause into a CheckpointError that names `what`."""
+    try:
+        yield
+    except (CheckpointError, NameError, ImportError, AssertionError):  # the last three only a bug of ours can cause
+        raise
+    except Exception as e:
+        said = " ".join(str(e).split())
+        raise CheckpointError(f"{what} cannot be read ({type(e).__name__}: {said:.300})") from e

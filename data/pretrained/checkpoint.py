@@ -9,28 +9,22 @@ of torch.save is mapped into memory, and the Hub sends it whole. A pickle that w
 """
 
 import argparse
-import contextlib
-import csv
-import difflib
 import json
 import math
-import os
 import pickle
 import re
 import zipfile
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Callable, NamedTuple
 
-import numpy
 import torch
 from tqdm import tqdm
 
-from ..names import CheckpointError, require
+from ..names import CheckpointError, only_checkpoint_errors, require
+from .folders import SUFFIXES, Folder, find_source, open_folder
 
-SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # of the files that can be read
 # Of a folder the first of these is read. ckpt.pt of train.py and nanoGPT comes first, because an export beside it would
 # grow old in silence.
 WEIGHTS = ("ckpt.pt", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
@@ -45,65 +39,7 @@ AHEAD = 3  # groups that are read in advance
 torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO save their arguments
 
 
-@contextlib.contextmanager
-def only_checkpoint_errors(what):
-    """Turns every error that the bytes of a checkpoint can cause into a CheckpointError that names `what`."""
-    try:
-        yield
-    except (CheckpointError, NameError, ImportError, AssertionError):  # the last three only a bug of ours can cause
-        raise
-    except Exception as e:
-        said = " ".join(str(e).split())
-        raise CheckpointError(f"{what} cannot be read ({type(e).__name__}: {said:.300})") from e
-
-
-class Folder:
-    def __init__(self, path):
-        self.path = Path(path)
-        self.called = self.path.resolve().name
-        self.names = sorted(os.listdir(path))  # of files and folders
-        self.lengths = []  # of every range that was read; no sum, because several threads can append, but not add
-
-    def whole(self, file):
-        return self.path / file
-
-    def size(self, file):
-        return self.whole(file).stat().st_size
-
-    def read(self, file, start, n):
-        """Returns n bytes of a file from `start` on, as a tensor. Raises CheckpointError if the file is too short."""
-        data = numpy.fromfile(self.whole(file), numpy.uint8, n, offset=start)
-        require(len(data) == n, f"{file} is cut short: get it again")
-        self.lengths.append(n)
-        return torch.from_numpy(data)
-
-
 # ---- which files -------------------------------------------------------------------------------------------------
-
-
-def find_source(name):
-    """Returns a path or a Hub id as it is, and the Hub id of a name in models.csv."""
-    if os.path.exists(os.path.expanduser(name)) or "/" in name:
-        return name
-    with open(Path(__file__).parent / "models.csv", newline="") as f:
-        ids = {row["name"]: row["hub_id"] for row in csv.DictReader(f)}
-    model, at, revision = name.partition("@")
-    near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
-    require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
-    return ids[model] + at + revision
-
-
-def open_folder(source):
-    """Returns the folder that a path or a Hub id leads to, and the name of a file in it, if any."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        from .hub import open_repository  # here, because it takes time, and a folder does not need it
-
-        where, _, revision = source.partition("@")
-        where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
-        with only_checkpoint_errors("no file or folder here, and from the Hub it"):
-            return open_repository(where, revision), file
-    return Folder(path if path.is_dir() else path.parent), "" if path.is_dir() else path.name
 
 
 def find_files(folder, name):

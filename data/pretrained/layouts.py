@@ -16,7 +16,7 @@ import torch
 
 from .beside import is_cross_attention, is_of, looks_like_query, refuse_changed
 from .by_hand import advice, numbered
-from .checkpoint import CheckpointError, only_checkpoint_errors, require
+from ..names import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .layout_table import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)

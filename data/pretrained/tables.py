@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas
 
 from ..names import fixed, printable
-from .checkpoint import find_source, require
+from ..names import require
+from .folders import find_source
 
 # Columns of a table, beside the scores. A row is of one layer, or of one of its heads.
 COLUMNS = {

@@ -1,8 +1,12 @@
 """
-Reads repositories of the Hugging Face Hub, from the local cache or else by byte ranges over HTTP.
-HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
+Where the bytes of a checkpoint are: a folder of this machine, or a repository of the Hugging Face Hub, which is read from
+the local cache or else by byte ranges over HTTP. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in
+huggingface_hub.
 """
 
+import csv
+import difflib
+import os
 import sys
 from pathlib import Path
 
@@ -14,10 +18,31 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 from tqdm import tqdm
 
-from ..names import printable, require
-from .checkpoint import Folder
+from ..names import only_checkpoint_errors, printable, require
 
+SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # of the files that can be read
 WAIT = 10  # seconds without a byte
+
+
+class Folder:
+    def __init__(self, path):
+        self.path = Path(path)
+        self.called = self.path.resolve().name
+        self.names = sorted(os.listdir(path))  # of files and folders
+        self.lengths = []  # of every range that was read; no sum, because several threads can append, but not add
+
+    def whole(self, file):
+        return self.path / file
+
+    def size(self, file):
+        return self.whole(file).stat().st_size
+
+    def read(self, file, start, n):
+        """Returns n bytes of a file from `start` on, as a tensor. Raises CheckpointError if the file is too short."""
+        data = numpy.fromfile(self.whole(file), numpy.uint8, n, offset=start)
+        require(len(data) == n, f"{file} is cut short: get it again")
+        self.lengths.append(n)
+        return torch.from_numpy(data)
 
 
 class HubFolder(Folder):
@@ -54,6 +79,32 @@ class HubFolder(Folder):
         require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it all with: "
                 f"hf download {self.repo}")
         return torch.from_numpy(numpy.frombuffer(bytearray(answer.content), numpy.uint8))
+
+
+# ---- which folder a name means ---------------------------------------------------------------------------------
+
+
+def find_source(name):
+    """Returns a path or a Hub id as it is, and the Hub id of a name in models.csv."""
+    if os.path.exists(os.path.expanduser(name)) or "/" in name:
+        return name
+    with open(Path(__file__).parent / "models.csv", newline="") as f:
+        ids = {row["name"]: row["hub_id"] for row in csv.DictReader(f)}
+    model, at, revision = name.partition("@")
+    near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
+    require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
+    return ids[model] + at + revision
+
+
+def open_folder(source):
+    """Returns the folder that a path or a Hub id leads to, and the name of a file in it, if any."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        where, _, revision = source.partition("@")
+        where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
+        with only_checkpoint_errors("no file or folder here, and from the Hub it"):
+            return open_repository(where, revision), file
+    return Folder(path if path.is_dir() else path.parent), "" if path.is_dir() else path.name
 
 
 def open_repository(where, revision):
