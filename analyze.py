@@ -1,9 +1,8 @@
 """
-Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in runs of train.py.
+Symmetry and directionality of W_qk = W_q W_k^T, and the scores of pretrained models.
 
     python analyze.py --hf bert-base gpt2 --csv scores.csv    # names of data/pretrained/models.csv, Hub ids, folders
     python analyze.py --hf ./mine --q 'blocks.{i}.wq.weight' --k 'blocks.{i}.wk.weight' --heads 32,8
-    python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
 In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two nn.Linear layers.
 
@@ -246,16 +245,13 @@ def read_command(argv):
     """What the words of a command line ask for."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", action="extend", metavar="NAME", help="score models: names, ids or paths")
-    what.add_argument("--runs", nargs="+", action="extend", metavar="DIR", help="compare runs: folders, or a CSV file")
-    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored "
-                        "again, even if it has changed. With --runs, write the comparison to FILE")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by size, by layer (of one model), or by step")
-    models = parser.add_argument_group("models (--hf)")
-    models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
-    models.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
-    models.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")
+    parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME", help="names, ids or paths")
+    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored again, "
+                        "even if it has changed")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by size, or by layer (of one model)")
+    parser.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
+    parser.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
+    parser.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")
     hand = parser.add_argument_group("models of an unknown layout; in a PATTERN {i} is the layer, and {h} the head")
     hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
     hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
@@ -263,20 +259,8 @@ def read_command(argv):
     hand.add_argument("--order", metavar="FORM", help="how they hold q and k, a function of data/pretrained/forms.py: "
                       "blocks, halves, grouped, conv1d; or kv, if those of --k hold keys above values")
     hand.add_argument("--heads", metavar="H[,HKV[,D]]", help="how many heads of queries and of keys, and their size")
-    runs = parser.add_argument_group("runs of train.py (--runs)")
-    runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
-    runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
-    runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the first of its task)")
-    runs.add_argument("--measure", metavar="NAME", help="compare by this: loss, symmetry, symmetry_0 (of a layer), ...")
-    runs.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
-    runs.add_argument("--by_layer", action="store_true", help="print each layer")
     args = parser.parse_args(argv)
     args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order")}
-    of_models = ["per_head", "matrices", "gamma", *args.layout]
-    of_runs = ["plan", "arms", "baseline", "measure", "all", "by_layer"]
-    for word in of_runs if args.hf else of_models:  # or it would be left out in silence
-        if getattr(args, word) != parser.get_default(word):
-            parser.error(f"--{word} goes with {'--runs' if args.hf else '--hf'}")
     for path in filter(None, (args.plot, args.matrices)):
         if not path.endswith((".png", ".pdf", ".svg", ".jpg")):  # or it would be known only after the work
             parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")
@@ -323,21 +307,10 @@ def keep_memory():
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: free memory at the end of all does not go back either
 
 
-def compare_runs(args):
-    """Prints and draws the comparison of runs of train.py."""
-    from config import ConfigError
-    from data.results import comparison
-
-    try:
-        comparison.report_runs(args)
-    except ConfigError as e:
-        sys.exit(f"analyze.py: {e}")
-
-
 def main(argv):
     args = read_command(argv)
     try:
-        sys.exit(report_models(args) if args.hf else compare_runs(args))
+        sys.exit(report_models(args))
     except (CheckpointError, OSError) as e:  # OSError: a file cannot be read or written
         sys.exit(f"analyze.py: {e}")
 

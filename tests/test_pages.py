@@ -16,21 +16,22 @@ from safetensors.torch import save_file
 import analyze
 import train
 from config import command_line
+from data.results import comparison
 from data.text import prepare
 
 ROOT = Path(analyze.__file__).parent
 README = (ROOT / "README.md").read_text()
 RESULTS = (ROOT / "data/results/README.md").read_text()
 PRETRAINED = (ROOT / "data/pretrained/README.md").read_text()
-BLOCKS = re.findall(r"^```\n\$ python analyze\.py (--runs [^\n]*)\n(.*?)^```$", RESULTS, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```\n\$ python -m data\.results\.comparison ([^\n]*)\n(.*?)^```$", RESULTS, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("command, shown", BLOCKS, ids=[command for command, _ in BLOCKS])
-def test_the_page_of_results_shows_what_its_commands_print(command, shown, analysed, monkeypatch):
+def test_the_page_of_results_shows_what_its_commands_print(command, shown, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    found = analysed(*shlex.split(command), csv=False)
-    assert not found.status and len(BLOCKS) >= 7
-    assert shown.strip("\n") in "\n".join(line.rstrip() for line in found.out.splitlines())
+    comparison.main(shlex.split(command))
+    assert len(BLOCKS) >= 7
+    assert shown.strip("\n") in "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
 
 
 def test_the_page_of_pretrained_models_has_the_medians_of_models_csv():
@@ -54,9 +55,9 @@ def test_the_layers_of_depth_end_as_the_table_of_results_says():
 SHORT = ["--max_iters=2", "--eval_interval=2", "--eval_iters=1", "--score_interval=2", "--compile=off"]
 NOT_HERE = (  # how lines begin that need a network, its corpus or a GPU, or that another test runs
     "python analyze.py --hf bert-base", "python analyze.py --hf llama3-8b", "python data/wikipedia/prepare.py",
-    "python train.py config/bert_mini.py", "torchrun", "python analyze.py --runs out/plans", "pip install",
+    "python train.py config/bert_mini.py", "torchrun", "python -m data.results.comparison out/plans", "pip install",
     "pytest", "python -m data.pretrained.published", "python tests/exercises/micro.py", "python -m config.plan")
-PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main,
+PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main, "data.results.comparison": comparison.main,
             "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
 
 
@@ -77,7 +78,7 @@ def test_every_command_of_readme_runs_or_is_known_to_need_more(data_dir, tmp_pat
     for line in lines:
         if line.startswith(NOT_HERE):
             continue
-        _, program, *words = shlex.split(line, comments=True)
+        program, *words = shlex.split(line.replace("python -m ", "python ").removeprefix("python "), comments=True)
         try:
             PROGRAMS[program](words)
         except SystemExit as e:

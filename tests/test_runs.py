@@ -1,4 +1,4 @@
-"""Comparisons of runs: their statistics, their files, and what analyze.py --runs prints. pytest tests/test_runs.py"""
+"""Comparisons of runs: their statistics, their files, and what the command prints. pytest tests/test_runs.py"""
 
 import contextlib
 import csv
@@ -13,7 +13,6 @@ import numpy as np
 import pandas
 import pytest
 
-import analyze
 from config import load
 from data.results import comparison, records
 
@@ -92,10 +91,11 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, lengths=()
 
 
 def run(*argv):
-    """The line in which analyze.py --runs ends, if it is wrong."""
-    with pytest.raises(SystemExit) as e:
-        analyze.main(["--runs", *map(str, argv)])
-    return e.value.code
+    """The line in which the command ends, if it is wrong."""
+    try:
+        comparison.main([*map(str, argv)])
+    except SystemExit as e:
+        return e.code
 
 
 def printed(*argv):
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     scores = write_run(Path("cut-1")) / "scores.csv"
     scores.write_text(scores.read_text().partition("\n500,")[0] + "\n")
     before = {path: path.read_bytes() for path in Path().glob("**/*.*")}
-    assert words in (said := run(*argv.split())) and said.startswith("analyze.py: ") and "\n" not in said
+    assert words in (said := run(*argv.split())) and said.startswith("comparison.py: ") and "\n" not in said
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
 
 

@@ -1,14 +1,18 @@
 """
-Compares training runs: the tables that analyze.py --runs prints, and their statistics. Runs with the same seed saw the
-same data, so arms are compared in pairs: a difference for each seed.
+Compares training runs: tables, and their statistics. Runs with the same seed saw the same data, so arms are compared in
+pairs: a difference for each seed.
+
+    python -m data.results.comparison out/tiny out/tiny_decoder --plot runs.png
 """
 
+import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas
 
-from config import ROOT, require
+from config import ROOT, ConfigError, require
 from config.plan import FREE, differing_keys, read_plan, task_keys, task_of
 from data.names import fixed
 from data.results.records import Arm, read_comparison, read_run, write_comparison
@@ -36,7 +40,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
 
 
 def report_runs(args):
-    """Prints what `analyze.py --runs` asks for, and writes its --csv and --plot."""
+    """Prints what a command line asks for, and writes its --csv and --plot."""
     arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
     if plan:
         require_runs_of(plan, arms)
@@ -293,3 +297,27 @@ def speed_up(loss, baseline_loss, window=3):
     smooth = loss.rolling(window, min_periods=1).mean()  # one loss may be low by chance
     reached = smooth.index[smooth <= target]
     return 1 - reached[0] / baseline_loss.index[-1] if len(reached) else -np.inf
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m data.results.comparison", allow_abbrev=False)
+    parser.add_argument("runs", nargs="+", metavar="DIR", help="folders of runs, or CSV files of comparisons")
+    parser.add_argument("--csv", metavar="FILE", help="write the comparison to FILE")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by step")
+    parser.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
+    parser.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the first of its task)")
+    parser.add_argument("--measure", metavar="NAME", help="compare by this: loss, symmetry, symmetry_0 (of a layer), ...")
+    parser.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
+    parser.add_argument("--by_layer", action="store_true", help="print each layer")
+    try:
+        report_runs(parser.parse_args(argv))
+    except (ConfigError, OSError) as e:
+        sys.exit(f"comparison.py: {e}")
+
+
+if __name__ == "__main__":
+    main()
