@@ -217,8 +217,11 @@ class Trainer:
                 setattr(self, name, state[name])
             if place.rank == 0:
                 runs.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
-        lengths = self.lengths if self.step > 0 else []  # no step was made yet, and none has another learning rate
-        self.lengths = [*(n for n in lengths if n != cfg.max_iters), cfg.max_iters]
+        if self.step == 0:  # no step was made yet, and none has another learning rate
+            self.lengths = []
+        if cfg.max_iters in self.lengths:
+            self.lengths.remove(cfg.max_iters)
+        self.lengths.append(cfg.max_iters)
         place.require_same(runs.identity(self.about) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
         # Where its steps come from: now, because the code may change while it runs.

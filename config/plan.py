@@ -67,7 +67,9 @@ def task_of(config):
 
 def differing_keys(configs):
     """Returns the keys in which some dicts differ, which are configurations or their tasks."""
-    return sorted(key for key in set().union(*configs) if any(c.get(key) != configs[0].get(key) for c in configs))
+    keys = set().union(*configs)
+    first, *others = configs
+    return sorted(key for key in keys if any(other.get(key) != first.get(key) for other in others))
 
 
 def task_keys(configs):

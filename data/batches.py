@@ -119,6 +119,8 @@ class Loader:
 
     def micro_batches(self, batch):
         """Returns a list: for each micro-batch the number of its first row, and the arguments of the model."""
-        parts_of = [x.to(self.device, non_blocking=True).split(self.cfg.micro_batch_size) for x in batch]
-        first_rows = self.rows[:: self.cfg.micro_batch_size].tolist()
-        return list(zip(first_rows, zip(*parts_of)))  # the first part of each argument, then the second part of each
+        n, parts = self.cfg.micro_batch_size, []
+        for start in range(0, len(self.rows), n):
+            arguments = [x[start : start + n].to(self.device, non_blocking=True) for x in batch]
+            parts.append((int(self.rows[start]), arguments))
+        return parts

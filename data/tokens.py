@@ -40,7 +40,7 @@ def load(folder):
     if not (folder / "meta.json").exists():
         raise DataError(f"{folder} has no finished token files: python {folder.parent}/prepare.py makes them")
     meta = json.loads((folder / "meta.json").read_text())
-    has_our_ids = meta == meta | TOKENIZERS[meta["tokenizer"]]
+    has_our_ids = all(meta[key] == value for key, value in TOKENIZERS[meta["tokenizer"]].items())
     if not has_our_ids or any(digest(folder / f"{split}.bin") != meta["sha256"][split] for split in SPLITS):
         raise DataError(f"{folder}: train.bin and val.bin are not the files that meta.json describes, or have other "
                         "ids than data/tokens.py now: move the folder away, and prepare it again")

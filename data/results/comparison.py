@@ -93,12 +93,13 @@ def at_one_time(arms):
     """Returns the runs, cut at their last common step if one has not finished, and when that is, in words."""
     unfinished = []
     for name, arm in arms.items():
-        ends = arm.curves("loss").apply(pandas.Series.last_valid_index)  # {seed: the step of its last loss}
-        unfinished += [f"{name} {seed}" for seed in ends.index[ends != arm.config["max_iters"]]]
+        for seed, losses in arm.curves("loss").items():
+            if losses.last_valid_index() != arm.config["max_iters"]:
+                unfinished.append(f"{name} {seed}")
     if not unfinished:
         return arms, "at the end"
-    curves = [arm.curves(measure).dropna() for arm in arms.values() for measure in ("loss", "symmetry")]
-    step = pandas.concat(curves, axis="columns", join="inner").index.max()  # all have step 0
+    steps_of = [set(arm.curves(measure).dropna().index) for arm in arms.values() for measure in ("loss", "symmetry")]
+    step = max(set.intersection(*steps_of))  # all have step 0
     print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(unfinished)}")
     cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
     return cut, f"at step {step:,}"
