@@ -220,6 +220,14 @@ def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for
     assert "b: read" in other.err and other.out != analysed("--hf", "b", "--per_head").out
 
 
+def test_scores_of_other_tensors_are_not_taken_for_those_that_were_asked_for(analysed):
+    name = bert("m")
+    for q, k, pairs in (QUERY, KEY, PAIRS), (KEY, QUERY, PAIRS.flip(1)):
+        found = analysed("--hf", name, "--q", q, "--k", k, "--heads=2")
+        expected = [defined(m)[1] for m in wqk_of(pairs)]
+        assert list(found.table.directionality[-3:]) == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_csv_of_something_else_is_named_and_stays_as_it_is(analysed):
     Path("s.csv").write_text("layer,symmetry\n0,x\n")
     assert "s.csv holds something else" in analysed("--hf", bert("m")).status

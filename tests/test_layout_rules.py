@@ -121,7 +121,8 @@ REFUSED = [  # config, names, what is said
     (LLAMA, {name.replace("q_proj", "q_proj.base_layer"): shape for name, shape in llama().items()},
      "q_proj of layer 0, 1 missing"),
     *[(LLAMA, llama() | {f"{Q_PROJ}{name}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload.*prune.*remove_param")
-      for name in (".qweight", ".lora_A.default.weight", "_lora.down.weight", ".weight_orig")],
+      for name in (".qweight", ".lora_A.default.weight", "_lora.down.weight", ".weight_orig", ".weight_scale",
+                   ".weight_scale_inv", ".g_idx", ".scales")],
     *[(LLAMA, llama() | {f"model.layers.0.self_attn.{name}": (8, 32)}, "may change it")
       for name in ("delta.weight", "per_dim_scale")],
     (LLAMA, llama() | {"lora.model.layers.0.self_attn.q_proj.a.weight": (8, 32)}, "no known place"),

@@ -182,8 +182,8 @@ def of_positions(i, layer):
     for matrix, symmetry, chance in ("wqk", 0.1, 0.2), ("positions", 0.5, 0.03 + 0.02 * layer):
         symmetry += 0.2 * layer
         rows += [(matrix, layer, "", symmetry, -0.1, 0, 0, chance),
-                 (matrix, layer, 0, symmetry - 0.5, -0.2, 0, 0, 0.4),
-                 (matrix, layer, 1, symmetry + 0.1, -0.4, 0, 0, 0.5 + layer / 10)]
+                 (matrix, layer, 0, symmetry + 0.1, -0.4, 0, 0, 0.5 + layer / 10),  # the one that has the most
+                 (matrix, layer, 1, symmetry - 0.5, -0.2, 0, 0, 0.4)]
     return rows
 
 

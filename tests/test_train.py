@@ -95,9 +95,10 @@ def test_a_corpus_that_is_too_small_is_refused_where_tokens_would_be_validated_o
             batches.Loader(replace(cfg, block_size=cfg.block_size + 1), corpus, CPU)
 
 
-def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_small_update():
+@pytest.mark.parametrize("size", [1e-5, 1])
+def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_update(size):
     old = torch.randn(2, 2, 12, 12)  # W_q and W_k of two layers, (2, L, C, C), in float32, as a run holds them
-    new = old + 1e-5 * torch.randn_like(old)  # W_qk - its old value would lose most digits
+    new = old + size * torch.randn_like(old)  # if it is small, W_qk - its old value would lose most digits
     rows = runs.score_rows(5, "positions", [3, 3], new, old, analyze.scores)
     places = list(product([5], ["positions"], [0, 1], ["", 0, 1, 2]))
     assert [(row["step"], row["matrix"], row["layer"], row["head"]) for row in rows] == places
