@@ -12,7 +12,6 @@ W_qk is made of the raw weights, without biases, rotary positions, scaling, and 
 """
 
 import argparse
-import ctypes
 import math
 import sys
 from collections import namedtuple
@@ -25,6 +24,7 @@ from tqdm import tqdm
 # So that analyze.data is the folder beside this file, in any project. analyze.data.x and data.x are then two modules.
 sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
 __path__ = [str(Path(__file__).resolve().parent)]
+from analyze.data.memory import keep_memory
 from analyze.data.names import CheckpointError, printable, require
 from analyze.data.wqk import apart, draw_norms, in_float64, multiply
 
@@ -295,16 +295,6 @@ def report_models(args):
 
         pictures.draw(found, scored, args)
     return len(found) < len(args.hf)
-
-
-def keep_memory():
-    """Lets the C library keep memory that this program frees, for later, where it can."""
-    # Otherwise large tensors go back to the system, which empties every page before it gives it again: a fifth of a
-    # step of train.py, and a tenth of the time to score. It takes up to a third more memory (tests/bench.txt).
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # on Linux
-        libc.mallopt(-4, 0)  # M_MMAP_MAX: no large tensor has memory of its own, which would go back with it
-        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: free memory at the end of all does not go back either
 
 
 def main(argv):

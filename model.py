@@ -42,7 +42,6 @@ class ModelConfig:
     causal: bool = False  # False: encoder; True: decoder
     # Options that BERT does not have, for experiments:
     positions: str = "learned"  # or "rotary" (rotate) or "untied" (position_logits), neither of which is in W_qk
-    qk_norm: bool = False  # scale every query and key of a head to norm sqrt(D)
     init_std: float = BERT_STD  # of every matrix at the start
 
 
@@ -91,7 +90,6 @@ class SelfAttention(nn.Module):
         self.causal = cfg.causal
         self.dropout = cfg.attn_dropout
         self.rotary = cfg.positions == "rotary"
-        self.qk_norm = cfg.qk_norm
         if cfg.positions == "untied":
             self.pos_q = nn.Linear(cfg.n_embd, cfg.n_embd)
             self.pos_k = nn.Linear(cfg.n_embd, cfg.n_embd)
@@ -106,18 +104,10 @@ class SelfAttention(nn.Module):
         v = self.split_heads(self.v(x))  # (B, H, T, D)
         key_at = torch.arange(x.shape[1], device=x.device)[None]  # (1, T), the position of every key
         query_at = key_at if predict_at is None else predict_at  # (1 or B, Q)
-        if self.qk_norm:  # |q| = |k| = sqrt(D), so a logit is sqrt(D) cos(q, k)
-            q = F.rms_norm(q, q.shape[-1:])
-            k = F.rms_norm(k, k.shape[-1:])
-        if self.rotary:  # after the norm, as in Qwen3: a gain of a norm would undo that only distances count
+        if self.rotary:  # a norm of q and k, as in Qwen3, would come before: its gains would mix the planes
             q = rotate(q, query_at)
             k = rotate(k, key_at)
-        mask = None
-        if self.causal and (predict_at is not None or p is not None):  # is_causal below needs all queries, and no mask
-            mask = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (B or 1, 1, Q, T); True: q sees this key
-        if p is not None:
-            added = self.position_logits(p, predict_at)  # (B or 1, H, Q, T)
-            mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
+        mask = self.mask(key_at, query_at, predict_at, p)
         # The next call computes
         #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), plus the mask: -inf where a query does not see the key
         #     y = softmax(logits) @ v      # (B, H, Q, D)
@@ -126,10 +116,27 @@ class SelfAttention(nn.Module):
         y = F.scaled_dot_product_attention(
             q, k, v,
             attn_mask=mask,
-            is_causal=self.causal and mask is None,
+            is_causal=self.causal and mask is None,  # the mask of all queries, without making it
             dropout_p=self.dropout if self.training else 0.0,
         )
         return self.proj(y.transpose(1, 2).flatten(2))  # the heads side by side: (B, Q, C)
+
+    def mask(self, key_at, query_at, predict_at, p):
+        """
+        Returns what attention does to the logits of keys at key_at (1, T), for queries at query_at (1 or B, Q):
+
+            an encoder                   None: every query sees every key
+            causal, all queries          None: is_causal of the attention does it, and is faster than a mask
+            causal, some queries         bool (B, 1, Q, T): True where the key is not later than the query
+            untied positions             float (1 or B, H, Q, T), added to the logits: -inf where a query sees no key
+        """
+        sees = None
+        if self.causal and (predict_at is not None or p is not None):
+            sees = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (1 or B, 1, Q, T)
+        if p is None:
+            return sees
+        added = self.position_logits(p, predict_at)  # (1 or B, H, Q, T)
+        return added if sees is None else added.masked_fill(~sees, -torch.inf)
 
     def position_logits(self, p, predict_at):
         """Untied positions (Ke et al. 2021): p (T, C) -> what every two of them add to a logit, (B or 1, H, Q, T)."""

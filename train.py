@@ -8,7 +8,7 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
 
 A training is `loop`: with every batch the model predicts tokens, and `Trainer.train_step` moves the weights against the
 gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down, in the files that
-data/results/runs.py describes. A run that is stopped goes on from its last evaluation, bit for bit on a CPU, and on a
+data/runs/write.py describes. A run that is stopped goes on from its last evaluation, bit for bit on a CPU, and on a
 GPU with --deterministic=True. config/processes.py says how to train on several nodes.
 """
 
@@ -27,11 +27,12 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, command_line, require
-from config.processes import find_place, leave_processes, operations_per_token
+from config.processes import find_place, leave_processes
 from data import tokens
 from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
-from data.results import runs
+from data.memory import keep_memory
+from data.runs import write
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
@@ -85,7 +86,7 @@ class Trainer:
         self.out = Path(cfg.out_dir)
         # What the run is. SHA-256 tells its token files from others.
         data = {key: corpus.meta[key] for key in ("tokenizer", "spaced", "tokens", "sha256")}
-        self.about = dict(config=asdict(cfg), data=data)
+        self.run = dict(config=asdict(cfg), data=data)
         self.loader = Loader(cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         require_known_parameters(self.model)
@@ -179,13 +180,9 @@ class Trainer:
             row["learning_rate"] = learning_rate(cfg, self.step - 1)
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
             line += f", train_loss {row['train_loss']:.4f}, {row['tokens_per_s']:,.0f} tokens/s"
-        operations = row["tokens_per_s"] * operations_per_token(cfg, self.corpus.meta["vocab_size"])  # a second
-        share = operations / self.place.peak()
-        if not math.isnan(share):
-            line += f", about {share:.0%} of the card"
         symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, at the last write_scores
         self.place.say(f"{line}, symmetry {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
-        self.rows["log.csv"] = runs.add_rows(self.rows["log.csv"], [row], "%.7g")
+        self.rows["log.csv"] = write.add_rows(self.rows["log.csv"], [row], "%.7g")
         self.losses, self.seconds = [], 0.0  # a new row begins
 
     @torch.no_grad()
@@ -195,38 +192,39 @@ class Trainer:
         if self.cfg.positions == "untied":
             matrices["positions"] = stacked_qk(self.model, "pos_q", "pos_k")
         for matrix, factors in matrices.items():
-            rows = runs.score_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix), analyze.scores)
-            self.rows["scores.csv"] = runs.add_rows(self.rows["scores.csv"], rows, "%.6f")
+            rows = write.score_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix), analyze.scores)
+            self.rows["scores.csv"] = write.add_rows(self.rows["scores.csv"], rows, "%.6f")
         self.scored = matrices
 
     def save(self):
         """Writes ckpt.pt to resume from, and the rows so far."""
         if self.place.rank == 0:
-            state = {name: x.state_dict() for name, x in self.stateful.items()}
-            state |= {name: getattr(self, name) for name in self.SAVED} | dict(n_heads=self.n_heads)
-            runs.save_checkpoint(self.out, self.about | state, self.start)
+            checkpoint = self.run | dict(n_heads=self.n_heads)
+            checkpoint |= {name: x.state_dict() for name, x in self.stateful.items()}
+            checkpoint |= {name: getattr(self, name) for name in self.SAVED}
+            write.save_checkpoint(self.out, checkpoint, self.run_json)
 
     def begin(self):
         """Loads out_dir/ckpt.pt if this run resumes, and prepares the network for its steps."""
         cfg, place = self.cfg, self.place
-        state = runs.checkpoint_to_resume(self.out, self.about, place.device)
-        if state:
+        checkpoint = write.checkpoint_to_resume(self.out, self.run, place.device)
+        if checkpoint:
             for name, x in self.stateful.items():
-                x.load_state_dict(state[name])
+                x.load_state_dict(checkpoint[name])
             for name in self.SAVED:
-                setattr(self, name, state[name])
+                setattr(self, name, checkpoint[name])
             if place.rank == 0:
-                runs.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
+                write.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
         if self.step == 0:  # no step was made yet, and none has another learning rate
             self.lengths = []
         if cfg.max_iters in self.lengths:
             self.lengths.remove(cfg.max_iters)
         self.lengths.append(cfg.max_iters)
-        place.require_same(runs.identity(self.about) | dict(step=self.step))
+        place.require_same(write.identity(self.run, self.out) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
         # Where its steps come from: now, because the code may change while it runs.
-        origin = dict(commit=runs.find_commit(), torch=torch.__version__, device_name=place.name)
-        self.start = self.about | dict(n_params=n_params, lengths=self.lengths, origin=origin)  # for run.json
+        origin = dict(commit=write.find_commit(), torch=torch.__version__, device_name=place.name)
+        self.run_json = self.run | dict(n_params=n_params, lengths=self.lengths, origin=origin)
         place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
                   f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
         if place.world > 1:
@@ -323,10 +321,10 @@ def train(place, cfg):
 
 
 def draw(folder):
-    """Draws run.png from the rows of a run so far, and returns them, an Arm."""
-    from data.results import curves, records  # and matplotlib, which no step needs
+    """Draws run.png from the rows of a run so far, and returns them, as Runs."""
+    from data.runs import curves, read  # and matplotlib, which no step needs
 
-    record = records.read_run(folder)
+    record = read.read_run(folder)
     curves.plot_run(record, folder / "run.png")
     return record
 
@@ -351,5 +349,5 @@ def main(cfg):
 
 
 if __name__ == "__main__":
-    analyze.keep_memory()
+    keep_memory()
     main(command_line(sys.argv[1:]))

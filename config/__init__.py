@@ -69,7 +69,6 @@ class TrainConfig:
     dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
     positions: str = key("learned", "how a token knows its place (model.py)", one_of("learned", "rotary", "untied"))
-    qk_norm: bool = key(False, "scale queries and keys of a head to norm sqrt(D)", BOOL)
     init: str = key("random", "how W_q and W_k start (init.py)", one_of(*STARTS))
     init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start")
     qk_std: float | str = key("init_std", "the same for q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", STD)
@@ -122,8 +121,52 @@ class TrainConfig:
 
 
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
-# These keys say where and how a run runs, and not what it computes.
-HOW = {"out_dir", "init_from", "device", "threads", "compile", "micro_batch_size", "deterministic"}
+
+# Two runs that differ in a key may still be the same in these respects:
+#     how        what they compute: the key only says where and how a run runs
+#     run        one may go on from the checkpoint of the other
+#     setting    they may be two runs of one setting, as two seeds are
+#     task       their losses mean the same
+# A key that is not here, such as a new one of a fork, may differ in none of them: add it if it may.
+MAY_DIFFER = {
+    ("out_dir", "init_from", "device", "threads", "compile", "deterministic"): "how run setting task",
+    ("micro_batch_size",): "how setting task",  # each micro-batch has random numbers of its own
+    ("data_dir",): "run setting task",  # the SHA-256 of its files may not
+    ("seed", "commit", "python", "torch", "device_name"): "setting task",  # the last four say where a run comes from
+    ("score_interval",): "run task",
+    ("eval_interval",): "run",
+    ("dtype", "n_params", "n_layer", "n_head", "n_embd", "positions", "init", "init_std", "qk_std", "v_std",
+     "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters", "learning_rate", "weight_decay",
+     "beta2", "grad_clip"): "task",
+}
+
+
+def may_differ(key, respect):
+    """Returns whether runs that differ in this key may be the same in a respect of MAY_DIFFER."""
+    return any(key in keys and respect in respects.split() for keys, respects in MAY_DIFFER.items())
+
+
+# Keys of older runs, with the value that means what the code does now.
+GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0, "qk_norm": False}
+
+
+def as_now(config, path, only_known=False):
+    """
+    Returns the keys of a run, maybe of older code, as they would be now, a dict. path: of the run, for a ConfigError.
+
+    Raises ConfigError if the run has another value of a key that is gone: the code would compute something else. With
+    only_known also if it has a key that the code does not know, as one of a fork.
+    """
+    now = vars(TrainConfig())  # a newer key has its default
+    for key, value in config.items():
+        if key in GONE:
+            require(value == GONE[key], f"{path} has {key} = {value!r}, which this code cannot do: use the commit of "
+                    "its run.json")
+        else:
+            require(key in now or not only_known, f"{path} has {key} = {value!r}, a key that this code does not know: "
+                    "use the commit of its run.json")
+            now[key] = value
+    return now
 
 
 def command_line(argv):

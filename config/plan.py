@@ -11,16 +11,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from config import HOW, ROOT, ConfigError, load, read_flags, run_file
-
-# Runs of one arm may differ in these keys. The last four say where a run comes from, and data_dir where its corpus is.
-FREE = HOW | {"seed", "data_dir", "commit", "python", "torch", "device_name"}
-# Runs that differ in these keys, too, have the same task, and their losses mean the same. A key that is not named here,
-# as a new one of a fork, makes another task: add it if it does not.
-WITHIN_TASK = FREE | {
-    "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm", "init", "init_std",
-    "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters", "learning_rate",
-    "weight_decay", "beta2", "grad_clip"}
+from config import ROOT, ConfigError, load, may_differ, read_flags, run_file
 
 
 class Plan(NamedTuple):
@@ -59,7 +50,7 @@ def read_plan(path):
 
 def task_of(config):
     """Returns the keys of a run that make its task, with their values. Losses of equal ones may be compared."""
-    task = {key: config[key] for key in sorted(config.keys() - WITHIN_TASK)}
+    task = {key: config[key] for key in sorted(config) if not may_differ(key, "task")}
     if task["objective"] == "auto":  # as TrainConfig.predicts_next
         task["objective"] = "next" if config["causal"] else "masked"
     return task
@@ -83,7 +74,7 @@ def commands(path, for_all):
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", *differing_keys(list(plan.arms.values()))}
     if wrong:
         raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
-    changed = [str(value).replace("/", "-") for key, value in for_all.items() if key not in HOW]
+    changed = [str(value).replace("/", "-") for key, value in for_all.items() if not may_differ(key, "how")]
     folder = "_".join([f"out/plans/{Path(path).stem}", *changed])  # a trial has one of its own
     for seed in plan.seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
         for arm in plan.arms:

@@ -6,7 +6,6 @@ On several nodes run this on each, with its own --node_rank. All must see the sa
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 """
 
-import math
 import os
 import time
 from dataclasses import dataclass, replace
@@ -16,9 +15,6 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from config import require
-
-# The most bfloat16 operations a second of a card, without sparsity, as its manufacturer says.
-PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,6 @@ class Place:
         keys = [key for key in values if any(others[key] != values[key] for others in of_all)]
         require(not keys, f"the processes of this run differ in {', '.join(keys)}")
 
-    def peak(self):
-        """Returns the most operations a second of the cards of this run, nan if they are not in PEAKS."""
-        return self.world * PEAKS.get(self.name, math.nan)
-
     def say(self, text):
         """Prints a line above any progress bar, once and not for every process."""
         if self.rank == 0:
@@ -63,9 +55,9 @@ def find_place(cfg):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    found = [gpu.type, "cpu"] if gpu else ["cpu"]
-    name = found[0] if cfg.device == "auto" else cfg.device
-    require(name in found, f"device = {name}, expected one that torch finds here: {' or '.join(found)}")
+    devices = [gpu.type, "cpu"] if gpu else ["cpu"]
+    name = devices[0] if cfg.device == "auto" else cfg.device
+    require(name in devices, f"device = {name}, expected one that torch finds here: {' or '.join(devices)}")
     device = torch.device("cpu" if name == "cpu" else f"{name}:{os.environ.get('LOCAL_RANK', 0)}")
     dtype = "float32"  # what "auto" means
     if device.type == "cuda":
@@ -83,14 +75,6 @@ def find_place(cfg):
     else:
         dist.init_process_group("gloo")
     return Place(dist.get_rank(), dist.get_world_size(), device, name), cfg
-
-
-def operations_per_token(cfg, vocab_size):
-    """Returns an estimate, as nanoGPT's: each weight costs a token 6 operations, and a logit of attention 12 D."""
-    C, L, T = cfg.n_embd, cfg.n_layer, cfg.block_size
-    predicted = 1 if cfg.predicts_next else cfg.mlm_probability  # of the tokens: the others do not pass the head
-    n_weights = 12 * L * C**2 + predicted * (C**2 + vocab_size * C)
-    return 6 * n_weights + 12 * L * C * T  # T logits for each of the H = C / D heads
 
 
 def leave_processes():

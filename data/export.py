@@ -3,8 +3,8 @@ A trained model as a BERT of Hugging Face's transformers (BertForMaskedLM, or Be
 
     python -m data.export out/tiny    # writes out/tiny/bert: config.json and model.safetensors
 
-It is written only if theirs has the same logits. So what is no BERT is refused: other positions than learned ones,
-qk_norm, or a block of your own.
+It is written only if theirs has the same logits. So what is no BERT is refused: other positions than learned ones, or
+a block of your own.
 """
 
 import argparse

@@ -17,7 +17,7 @@ import pandas
 import tiktoken
 import torch
 
-from config import KEYS, TrainConfig
+from config import ConfigError, TrainConfig, as_now
 from data.names import fixed
 from data.tokens import TOKENIZERS
 from model import Transformer
@@ -27,17 +27,21 @@ MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 
 
 def open_run(folder):
-    """Returns the model of a run at its last checkpoint, its TrainConfig, and the meta of its tokens."""
-    state = torch.load(Path(folder, "ckpt.pt"), map_location="cpu", weights_only=True)
-    cfg = TrainConfig(**{key: state["config"][key] for key in KEYS if key in state["config"]})  # maybe of older code
-    meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
+    """
+    Returns the model of a run at its last checkpoint, its TrainConfig, and the meta of its tokens. Raises ConfigError
+    if the code cannot do this run.
+    """
+    path = Path(folder, "ckpt.pt")
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    cfg = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
+    meta = checkpoint["data"] | TOKENIZERS[checkpoint["data"]["tokenizer"]]
     model = Transformer(cfg.of_model(meta["vocab_size"])).eval()
-    model.load_state_dict(state["model"])
+    model.load_state_dict(checkpoint["model"])
     return model, cfg, meta
 
 
 def table_of_ends(arm):
-    """Returns the first and the last scores of every layer of a run, an Arm, and its last loss, as a text."""
+    """Returns the first and last scores of every layer, and the last loss, as a text. arm: Runs of one seed."""
     ends = []
     for score in "symmetry", "heads", "directionality", "positions":
         layers = arm.layers(score)  # (S, L)
@@ -104,7 +108,7 @@ def main(argv=None):
     try:
         model, cfg, meta = open_run(args.run)
         encode = make_encode(meta)
-    except OSError as error:  # there is no run, or no network for gpt2's tokens
+    except (OSError, ConfigError) as error:  # no run, a run of other code, or no network for gpt2's tokens
         sys.exit(f"error: {error}")
     prompt = " ".join(args.prompt) if meta.get("spaced") else args.prompt  # as its corpus was
     pieces = [prompt] if cfg.predicts_next else prompt.split("_")

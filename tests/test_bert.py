@@ -31,7 +31,7 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, cfg):
     torch.testing.assert_close(ours(idx), out.logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("switches", [dict(positions="rotary"), dict(qk_norm=True), {}])
+@pytest.mark.parametrize("switches", [dict(positions="rotary"), {}])
 def test_what_computes_something_else_is_not_exported_as_a_bert(switches, monkeypatch):
     if not switches:
         monkeypatch.setattr("model.Block.forward", pre_norm)  # a block of a fork

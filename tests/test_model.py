@@ -51,8 +51,6 @@ def attention_by_hand(attn, x, p=None):
         for i in range(len(x)):
             seen = slice(i + 1 if attn.causal else len(x))
             logits = k[seen, head] @ q[i, head] / D**0.5  # (n,)
-            if attn.qk_norm:
-                logits = D**0.5 * F.cosine_similarity(k[seen, head], q[i, head], dim=1)
             if p is not None:
                 logits = logits + attn.pos_k(p)[seen, head] @ attn.pos_q(p)[i, head] / D**0.5
             y[i, head] = logits.softmax(0) @ v[seen, head]
@@ -61,7 +59,7 @@ def attention_by_hand(attn, x, p=None):
 
 @pytest.mark.bert_block
 @either
-@pytest.mark.parametrize("options", [{}, dict(qk_norm=True, positions="rotary"), dict(positions="untied")], ids=str)
+@pytest.mark.parametrize("options", [{}, dict(positions="rotary"), dict(positions="untied")], ids=str)
 def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal, **options)))
     x = torch.randn(3, 16, 32)

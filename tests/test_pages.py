@@ -1,5 +1,5 @@
 """
-The pages show what commands print: every block that begins with `$ python analyze.py`. And the commands of README.md
+The pages show what commands print: every block that begins with `$ python -m data.runs`. And the commands of README.md
 run, one after the other in a folder of their own, as far as they need neither a network nor a GPU.
 """
 
@@ -16,26 +16,26 @@ from safetensors.torch import save_file
 import analyze
 import train
 from config import command_line
-from data.results import comparison
+from data.runs import __main__ as runs
 from data.text import prepare
 
 ROOT = Path(analyze.__file__).parent
 README = (ROOT / "README.md").read_text()
 RESULTS = (ROOT / "data/results/README.md").read_text()
 PRETRAINED = (ROOT / "data/pretrained/README.md").read_text()
-BLOCKS = re.findall(r"^```\n\$ python -m data\.results\.comparison ([^\n]*)\n(.*?)^```$", RESULTS, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```\n\$ python -m data\.runs ([^\n]*)\n(.*?)^```$", RESULTS, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("command, shown", BLOCKS, ids=[command for command, _ in BLOCKS])
 def test_the_page_of_results_shows_what_its_commands_print(command, shown, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    comparison.main(shlex.split(command))
+    runs.main(shlex.split(command))
     assert len(BLOCKS) >= 7
     assert shown.strip("\n") in "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
 
 
 def test_the_page_of_pretrained_models_has_the_medians_of_models_csv():
-    models = pandas.read_csv(ROOT / "data/pretrained/models.csv")
+    models = pandas.read_csv(ROOT / "data/published/models.csv")
     of_wqk = models.query("modality == 'language' and matrix == 'wqk'")
     rows = dict(learned="learned", bias="a bias for each distance", relative="relative, in DeBERTa-v2", rotary="rotary")
     for positions, words in rows.items():
@@ -55,10 +55,10 @@ def test_the_layers_of_depth_end_as_the_table_of_results_says():
 SHORT = ["--max_iters=2", "--eval_interval=2", "--eval_iters=1", "--score_interval=2", "--compile=off"]
 NOT_HERE = (  # how lines begin that need a network, its corpus or a GPU, or that another test runs
     "python analyze.py --hf bert-base", "python analyze.py --hf llama3-8b", "python data/wikipedia/prepare.py",
-    "python train.py config/bert_mini.py", "torchrun", "python -m data.results.comparison out/plans", "pip install",
-    "pytest", "python -m data.pretrained.published", "python tests/exercises/micro.py", "python -m config.plan")
-PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main, "data.results.comparison": comparison.main,
-            "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
+    "python train.py config/bert_mini.py", "torchrun", "python -m data.runs out/plans", "pip install",
+    "pytest", "python -m data.published", "python tests/exercises/micro.py", "python -m config.plan")
+PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main,
+            "data.runs": runs.main, "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
 
 
 @pytest.mark.bert_block  # analyze.py finds its q and its k in a checkpoint

@@ -9,7 +9,8 @@ import pytest
 
 from config import ROOT, load
 from config.plan import main, read_plan
-from data.results import comparison
+from data.runs.__main__ import require_runs_of
+from data.runs.read import pool
 from tests.test_runs import printed, run, write_run
 
 
@@ -91,7 +92,7 @@ def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits_of_this_hi
         pytest.skip("this is no whole clone: its history is not there")
     for path in sorted((ROOT / "data/results/csv").glob("*.csv")):
         if path.stem != "public":  # scores of models
-            arms = comparison.pool([path])
-            comparison.require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), arms)
+            arms = pool([path])
+            require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), arms)
             for commit in {commit for arm in arms.values() for commit in arm.config["commit"]}:
                 subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, check=True)

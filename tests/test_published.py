@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 import analyze
-from data.pretrained import published
-from data.results import others
+from data.published import __main__ as published
 
 ROOT = Path(analyze.__file__).parent
 SCORES = published.SCORES
@@ -18,8 +17,8 @@ needs_shared = pytest.mark.skipif(not (SHARED / "published").exists(), reason=(
     "needs the layers' scores of https://github.com/matteosaponati/attention-geometry (_results), or the BERT-tiny of "
     "https://github.com/narger-ef/FHE-BERT-Tiny"))
 
-MODELS = list(pd.read_csv(ROOT / "data/pretrained/models.csv", keep_default_na=False).itertuples())
-PRINTED = list(pd.read_csv(ROOT / "data/pretrained/printed_tables.csv", keep_default_na=False).itertuples())
+MODELS = list(pd.read_csv(ROOT / "data/published/models.csv", keep_default_na=False).itertuples())
+PRINTED = list(pd.read_csv(ROOT / "data/published/printed_tables.csv", keep_default_na=False).itertuples())
 
 
 @needs_shared
@@ -94,14 +93,14 @@ TABLE_1 = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % whe
 
 
 def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_path, capsys):
-    others.main(tmp_path / "public.png")
-    lines = capsys.readouterr().out.splitlines()
+    published.main(tmp_path / "scores.png")
+    lines = capsys.readouterr().out.partition("The authors' runs")[2].splitlines()
     rows = [line.split() for line in lines if line.startswith("bert")]
     found = {name: list(map(float, cells)) for name, *cells in rows[:12]}
     for name, (plain, symmetric, saved) in TABLE_1.items():
         assert found[name][:2] == pytest.approx([plain, symmetric], abs=0.0011)
         assert found[name][2] == pytest.approx(saved, abs=0.0051)
-    table = pd.read_csv(others.HERE / "csv/published/trajectories.csv")
+    table = pd.read_csv(published.HERE / "trajectories.csv")
     scores = table.groupby(["run", "step"])[SCORES].median()
     for name, cells in found.items():
         assert cells[-2:] == pytest.approx(list(scores.loc[name, 200_000]), abs=0.00051)
@@ -115,7 +114,7 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
 
 
 def test_numbers_of_public_models_fit_together():
-    table = pd.read_csv(others.HERE / "csv/public.csv", keep_default_na=False)
+    table = pd.read_csv(ROOT / "data/results/csv/public.csv", keep_default_na=False)
     assert not table[["path", "stack"]].duplicated().any()
     assert table["symmetry"].between(table["symmetry_q1"], table["symmetry_q3"]).all()
     assert table["beyond"].between(0, table["layers"]).all()

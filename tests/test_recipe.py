@@ -23,7 +23,7 @@ def trainer(cfg):
 
 
 def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
-    of_model = dict(causal=True, dropout=0.3, attn_dropout=0.2, qk_norm=True, positions="untied", init_std=0.04)
+    of_model = dict(causal=True, dropout=0.3, attn_dropout=0.2, positions="untied", init_std=0.04)
     ours = trainer(seed=3, init="skew", qk_std="linear", v_std=0.1, **of_model)
     torch.manual_seed(3)
     expected = Transformer(ModelConfig(258, 16, 2, 2, 16, **of_model))

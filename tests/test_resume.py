@@ -13,11 +13,13 @@ import pytest
 import torch
 
 import train
-from data.results import runs
+from config import ConfigError
+from data import export, samples
+from data.runs import read, write
 from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, refusal, result, resume, run, scores
 
 # Where a process dies: before the n-th call of a function.
-MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.results.runs.write_rows", 2), ("os.replace", 5)]
+MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.runs.write.write_rows", 2), ("os.replace", 5)]
 
 
 @pytest.fixture
@@ -80,13 +82,13 @@ def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "1")
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
-    commit = runs.find_commit()
+    monkeypatch.setattr(write, "ROOT", tmp_path)
+    commit = write.find_commit()
     assert re.fullmatch("[0-9a-f]{40}", commit)
     for name, is_dirty in {"notes.md": False, "config/mine.py": True, "model.py": True}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("relu")
-        assert runs.find_commit() == commit + is_dirty * "-dirty"
+        assert write.find_commit() == commit + is_dirty * "-dirty"
         git("stash", "-qu")
 
 
@@ -112,9 +114,28 @@ def test_a_run_that_is_refused_ends_in_one_line(copied, changes, words):
 
 def test_a_run_of_code_with_other_columns_is_refused_and_keeps_its_run_json(copied, monkeypatch):
     before = Path(copied.out_dir, "run.json").read_text()
-    monkeypatch.setattr(runs, "score_rows", lambda *args: [dict(step=18, another_score=0.5)])
+    monkeypatch.setattr(write, "score_rows", lambda *args: [dict(step=18, another_score=0.5)])
     assert "other columns" in refusal(copied, init_from="resume", max_iters=18)
     assert Path(copied.out_dir, "run.json").read_text() == before
+
+
+@pytest.mark.parametrize("key, value, is_known", [("qk_norm", True, True), ("of_a_fork", 1, False)])
+def test_a_run_that_this_code_cannot_do_is_refused_by_the_name_of_its_key(copied, key, value, is_known):
+    folder = Path(copied.out_dir)
+    state, run_json = checkpoint(copied), json.loads((folder / "run.json").read_text())
+    for file in state, run_json:
+        file["config"][key] = value
+    torch.save(state, folder / "ckpt.pt")
+    (folder / "run.json").write_text(json.dumps(run_json))
+    assert f"{key} = {value}" in refusal(copied, init_from="resume", max_iters=18)
+    for command in samples.main, export.main:
+        with pytest.raises(SystemExit, match=f"{key} = {value}"):
+            command([copied.out_dir, *["--prompt=a"] * (command is samples.main)])
+    if is_known:
+        with pytest.raises(ConfigError, match=f"{key} = {value}"):
+            read.read_run(copied.out_dir)
+    else:  # runs of forks are compared: their key makes another task
+        assert read.read_run(copied.out_dir).config[key] == value
 
 
 def test_rows_in_a_folder_without_a_checkpoint_are_not_overwritten(cfg):

@@ -14,7 +14,8 @@ import pandas
 import pytest
 
 from config import load
-from data.results import comparison, records
+from data.runs import __main__ as command
+from data.runs import read, statistics
 
 STEPS = np.arange(0, 1100, 100)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
@@ -27,8 +28,8 @@ def test_speed_up_is_the_share_of_training_that_was_not_needed():
     baseline = pandas.Series(FALL, STEPS)
     soon = np.where(STEPS < 500, 3.0, 1.0)  # the mean of three is 2.33 at step 500 and 1.67 at 600
     once = np.where(STEPS == 500, 1.0, 3.0)  # a single good evaluation does not count
-    assert comparison.speed_up(pandas.Series(soon, STEPS), baseline) == pytest.approx(0.4)
-    assert comparison.speed_up(pandas.Series(once, STEPS), baseline) == -math.inf
+    assert statistics.speed_up(pandas.Series(soon, STEPS), baseline) == pytest.approx(0.4)
+    assert statistics.speed_up(pandas.Series(once, STEPS), baseline) == -math.inf
 
 
 NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)
@@ -38,19 +39,19 @@ NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)
     (NORMAL[:5], 20), (NORMAL, 0),  # five exclude no difference; 0: all signs are drawn
     (np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, -0.8]), 20)])  # sums are equal, but for rounding
 def test_p_and_interval_are_those_of_all_signs_whether_these_are_counted_or_drawn(monkeypatch, differences, most_exact):
-    monkeypatch.setattr(comparison, "EXACT_PAIRS", most_exact)
+    monkeypatch.setattr(statistics, "EXACT_PAIRS", most_exact)
     signs = np.array(list(itertools.product([-1, 1], repeat=len(differences))))  # (2^n, n)
     tried = np.linspace(-4, 4, 801)
     shifted = differences - tried[:, None]  # (801, n)
     as_far = np.abs(shifted @ signs.T) >= np.abs(shifted.sum(1, keepdims=True)) - 1e-9  # (801, 2^n)
     kept = tried[as_far.mean(1) > 0.05]
     p = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
-    found = comparison.sign_flip(differences)
-    assert found == pytest.approx(p, abs=0 if most_exact else 4 * (p / comparison.DRAWS) ** 0.5)
-    assert found == comparison.sign_flip(-1e-7 * differences)  # neither sign nor unit matters
-    assert comparison.sign_flip(np.ones(60)) == 1 / comparison.DRAWS  # what we saw is one of the draws
+    found = statistics.sign_flip(differences)
+    assert found == pytest.approx(p, abs=0 if most_exact else 4 * (p / statistics.DRAWS) ** 0.5)
+    assert found == statistics.sign_flip(-1e-7 * differences)  # neither sign nor unit matters
+    assert statistics.sign_flip(np.ones(60)) == 1 / statistics.DRAWS  # what we saw is one of the draws
     expected = (math.nan, math.nan) if len(kept) == 801 else (kept[0], kept[-1])
-    interval = comparison.confidence_interval(differences)
+    interval = statistics.confidence_interval(differences)
     np.testing.assert_allclose(interval, expected, atol=0.01 if most_exact else 0.03)
 
 
@@ -58,7 +59,7 @@ def test_holm_multiplies_by_the_tests_that_are_left():
     """Benjamini and Hochberg 1995, section 3.2: of these 15 tests three are significant after Holm's correction."""
     ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
           0.4262, 0.5719, 0.6528, 0.759, 1]
-    corrected = comparison.holm(ps)
+    corrected = statistics.holm(ps)
     assert list(corrected[:4]) == pytest.approx([15 * 0.0001, 14 * 0.0004, 13 * 0.0019, 12 * 0.0095])
     assert (corrected < 0.05).tolist() == [True] * 3 + [False] * 12 and corrected.is_monotonic_increasing
 
@@ -93,7 +94,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, lengths=()
 def run(*argv):
     """The line in which the command ends, if it is wrong."""
     try:
-        comparison.main([*map(str, argv)])
+        command.main([*map(str, argv)])
     except SystemExit as e:
         return e.code
 
@@ -113,22 +114,23 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
         write_run(tmp_path / f"runs/slow-{seed}", np.maximum(plain, 2.8), seed, init="skew")
     write_run(tmp_path / "runs/null-1", n_layer=3, init="of_a_fork")  # pandas could read this name as nan
     folders, path, again = sorted((tmp_path / "runs").iterdir()), tmp_path / "c.csv", tmp_path / "again.csv"
-    rows = printed(*folders, "--all", "--baseline", "random", "--csv", path)[1:5]
+    folders.sort(key=lambda folder: not folder.name.startswith("random"))  # the first arm is the baseline
+    rows = printed(*folders, "--all", "--csv", path)[1:5]
     scores = "0.53 0.15 -1.00 -0.50"
-    assert rows == [f"fast 6 1.835 -0.200 [-0.200, -0.200] random 6 20% {scores}".split(),
+    assert rows == [f"random 6 2.035 baseline {scores}".split(),
+                    f"fast 6 1.835 -0.200 [-0.200, -0.200] random 6 20% {scores}".split(),
                     "null 1 2.000 -0.010 random 1 0% 0.55 0.20 -1.00 -0.50".split(),
-                    f"random 6 2.035 baseline {scores}".split(),
                     f"slow 6 2.800 +0.765 [+0.740, +0.790] random 6 not reached {scores}".split()]
-    _, fast, slow, *legend = printed(path, "--arms", "slow", "--baseline", "fast")
+    _, fast, slow, *legend = printed(path, "--arms", "slow", "fast")
     assert fast[2:4] == ["1.835", "baseline"] and slow[6] == "fast" and legend[0][0] == "n:"  # no random
     # The file: what all arms share, what each has changed, and their curves. It shows what the runs do.
     lines = path.read_text().splitlines()
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert lines[1] == '# config of fast {"n_layer": 2, "init": "symmetric"}'
+    assert lines[2] == '# config of fast {"n_layer": 2, "init": "symmetric"}'
     expected = dict(arm="random", seed="1", step="100", train_loss="", val_loss="2.9100", symmetry="0.0750",
                     directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_1="0.1000", symmetry_2="")
     rows = list(csv.DictReader(lines[5:]))
-    assert len(rows) == 19 * 11 and expected.items() <= rows[7 * 11 + 1].items()
+    assert len(rows) == 19 * 11 and expected.items() <= rows[1].items()
     first = printed(*folders, "--by_layer")
     shutil.rmtree(tmp_path / "runs")
     assert printed(path, "--csv", again, "--by_layer") == first and again.read_text() == path.read_text()
@@ -139,11 +141,11 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
     runs_of_a = [write_run(tmp_path / f"a-{seed}", seed=seed, commit=f"c{seed}") for seed in (1, 2)]
     assert not run(*runs_of_a, write_run(tmp_path / "b-1", init="skew"), "--csv", path)
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
-    assert [arm.config["commit"] for arm in comparison.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
+    assert [arm.config["commit"] for arm in read.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
 
 @pytest.mark.parametrize("argv, words", [
-    ("a-1 b-1 --baseline c", "no arm is called c: there are a, b"),
+    ("a-1 b-1 --arms c", "no arm is called c: there are a, b"),
     ("a-1 c.csv", "two runs called a have the seed 1"),
     ("other/a-2 c.csv", "two runs called a differ in of_a_fork"),
     ("a-1 --csv c.csv", "c.csv would lose runs of b"),
@@ -156,7 +158,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     scores = write_run(Path("cut-1")) / "scores.csv"
     scores.write_text(scores.read_text().partition("\n500,")[0] + "\n")
     before = {path: path.read_bytes() for path in Path().glob("**/*.*")}
-    assert words in (said := run(*argv.split())) and said.startswith("comparison.py: ") and "\n" not in said
+    assert words in (said := run(*argv.split())) and said.startswith("python -m data.runs: ") and "\n" not in said
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
 
 
@@ -197,7 +199,7 @@ def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_hav
     assert lines[2] == "b 0 2.800 0.35 0.10 -0.35 -1.00 -1.00 0.50".split()  # a mean of steps 0 to 7 would be lower
     expected = dict(symmetry=0.2, chance=0.2, positions=0.6, positions_chance=0.04, positions_heads=0.4,
                     heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3, highest_head=0.3)
-    arm = records.read_run(untied)
+    arm = read.read_run(untied)
     assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
 
 

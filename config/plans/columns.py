@@ -3,7 +3,7 @@ Do columns dominate in decoders? An earlier test compared encoders with masked m
 no decoders: they do not predict the next token. Here they do, with learned and with rotary positions.
 
     python -m config.plan columns | xargs -r -P 2 -L 1 python train.py
-    python -m data.results.comparison out/plans/columns/* --plan config/plans/columns.py --csv columns.csv
+    python -m data.runs out/plans/columns/* --plan config/plans/columns.py --csv columns.csv
 
 What we predict for the directionality at the end, a median over the two layers: `decoder` is below `learned`, by 0.1 to
 0.5. With rotary positions the decoder is not below its encoder but above it, by 0 to 0.3. So the interaction is there:

@@ -4,7 +4,7 @@ long as small.py: an encoder, a model with causal attention that fills in masks 
 decoder that predicts the next token.
 
     python -m config.plan deep | xargs -r -P 2 -L 1 python train.py
-    python -m data.results.comparison out/plans/deep/* --plan config/plans/deep.py --csv deep.csv
+    python -m data.runs out/plans/deep/* --plan config/plans/deep.py --csv deep.csv
 
 What we predict for the end, as means over eight seeds. Known before: a pilot with seed 100 and twice the steps had a
 directionality of -0.59, -0.56, -0.55, -0.34 by layer in `decoder`, and of 0.01, -0.37, -0.45, -0.71 in

@@ -3,7 +3,7 @@ Which layers become symmetric, and when? Encoders of four layers of 128 dimensio
 the authors' own runs of four layers the first one is the least symmetric, and in our short ones it was the most.
 
     python -m config.plan depth | xargs -r -P 2 -L 1 python train.py
-    python -m data.results.comparison out/plans/depth/* --csv depth.csv
+    python -m data.runs out/plans/depth/* --csv depth.csv
 
 What we predict: with learned positions the first two layers are the most symmetric at the end, as before (0.57, 0.51,
 0.15, 0.03 after 900 steps on another corpus), and the last one rises late, if at all. With untied positions and [MASK]

@@ -4,7 +4,7 @@ of the authors' own runs the decoder has the far lower directionality early, and
 `learned` and `decoder` of columns.py, with its seeds, for 6,400 steps.
 
     python -m config.plan long | xargs -r -P 2 -L 1 python train.py
-    python analyze.py --runs out/plans/long/* --plan config/plans/long.py --csv long.csv
+    python -m data.runs out/plans/long/* --plan config/plans/long.py --csv long.csv
 
 What we predict, as medians over the two layers and means over the seeds. At step 1,600 the decoder is below the encoder
 by 0.2 to 0.6, as in columns.csv (-0.56, and -0.08). From there the encoder falls, and ends between -0.2 and -0.5. The

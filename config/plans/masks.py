@@ -5,7 +5,7 @@ are: 100/0/0 (masked), 0/100/0 (random) or 0/50/50 (half). BERT's 80/10/10 is in
 causal attention.
 
     python -m config.plan masks | xargs -r -P 2 -L 1 python train.py
-    python -m data.results.comparison out/plans/masks/* --plan config/plans/masks.py --csv masks.csv
+    python -m data.runs out/plans/masks/* --plan config/plans/masks.py --csv masks.csv
 
 What we predict: without [MASK], W_qk of contents becomes symmetric in encoders, and less so with causal attention. With
 [MASK] it does not. Early in training nearly all of its gradient comes from pairs whose query is [MASK] and whose key is

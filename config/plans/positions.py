@@ -4,7 +4,7 @@ without causal attention, and have positions of three kinds. The last two predic
 arm runs with each seed, into out/plans/NAME/ARM-SEED, where NAME is the name of the file.
 
     python -m config.plan positions | xargs -r -P 2 -L 1 python train.py    # -P: runs at a time
-    python -m data.results.comparison out/plans/positions/* --plan config/plans/positions.py --csv positions.csv
+    python -m data.runs out/plans/positions/* --plan config/plans/positions.py --csv positions.csv
 
 What we predict: an encoder with learned positions becomes symmetric. With causal attention it does not, and neither
 does one whose W_qk sees no positions (rotary, untied). The matrix that untied positions have of their own becomes

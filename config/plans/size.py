@@ -4,7 +4,7 @@ sequence, dropout 0.1, gpt2's tokens; half of the paper's batch, a fiftieth of i
 
     python data/sympy/prepare.py --tokenizer=gpt2
     python -m config.plan size | xargs -r -P 5 -L 1 python train.py
-    python -m data.results.comparison out/plans/size/* --csv size.csv
+    python -m data.runs out/plans/size/* --csv size.csv
 
 What we predict, with one seed each, so without a test: at the end `learned` has a median symmetry above 0.3 over its
 layers, and its first layer is the least symmetric; `learned_causal` is below 0.1, as are rotary and untied positions

@@ -5,7 +5,7 @@ has symmetry and a trace below 0. Two arms have the standard deviation of a new 
 positions. All runs are encoders of 128 dimensions.
 
     python -m config.plan starts | xargs -r -P 2 -L 1 python train.py
-    python -m data.results.comparison out/plans/starts/* --plan config/plans/starts.py --csv starts.csv
+    python -m data.runs out/plans/starts/* --plan config/plans/starts.py --csv starts.csv
 
 What we predict for the loss after 900 steps: symmetric and tilted are lower than random, and indefinite a little;
 negative is higher; the larger standard deviation is lower. The gain of the symmetric start is larger with learned than

@@ -4,7 +4,7 @@ What frees a masked language model that is stuck near the loss of guessing token
 
     python data/sympy/prepare.py --tokenizer=gpt2
     python -m config.plan stuck | xargs -r -P 2 -L 1 python train.py
-    python -m data.results.comparison out/plans/stuck/* --plan config/plans/stuck.py --csv stuck.csv
+    python -m data.runs out/plans/stuck/* --plan config/plans/stuck.py --csv stuck.csv
 
 Guessing tokens by their frequency has a loss of 4.90 nats (the entropy of the training tokens), and the seed that chose
 the rate ended at 4.44 with learned positions. What we predict for the loss after 900 steps: with BERT's standard

@@ -5,7 +5,7 @@ layer is 1.88 in `tilted` and 1.42 in `symmetric`, and that of a head 1.74 and 1
 k at sqrt(1.88) x 0.02 = 0.0274, which makes both 1.88.
 
     python -m config.plan up | xargs -r -P 2 -L 1 python train.py
-    python -m data.results.comparison out/plans/up/* --plan config/plans/up.py --csv up.csv
+    python -m data.runs out/plans/up/* --plan config/plans/up.py --csv up.csv
 
 What we predict for the loss after 900 steps: `random_up` gains 0 to 0.05 nats, which may not be shown. `tilted` and
 `symmetric` are lower than it by 0.1 to 0.3 nats. So size is less than a third of both gains. Known before: a single run

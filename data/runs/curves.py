@@ -1,6 +1,6 @@
 """
-Draws training runs. arms is {name: Arm}. The first encoder is blue and the first decoder purple. Dark layers are at the
-bottom of a network, light ones at its top.
+Draws training runs. arms is {name: Runs}. The first encoder is blue and the first decoder purple. Dark layers are at
+the bottom of a network, light ones at its top.
 """
 
 import pandas

@@ -1,20 +1,35 @@
 """
-The scores of pretrained models that the authors of the paper published, and of which matrices they are.
+What the authors of the paper printed and published: their scores of pretrained models, and their training runs.
 
-    python -m data.pretrained.published    # prints tables, and draws data/results/png/published_scores.png
+    python -m data.published    # prints tables, and draws data/results/png/published_scores.png
+
+README.md says where the files of this folder come from.
 """
 
 from pathlib import Path
 
 import pandas
 
-from ..drawing import COLOURS, KINDS, draw_bar, figure, put_legend, put_titles, put_zero
+from data.drawing import COLOURS, KINDS, draw_bar, figure, put_legend, put_titles, put_zero
+from data.runs.statistics import speed_up
 
 HERE = Path(__file__).parent
 SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
            "S2": "Encoder-decoders of language (Figure S2)"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
+
+
+# ---- pretrained models: Tables S2 and S3, Figures 2, S1 and S2 ---------------------------------------------------
+
+
+def print_tables(models, rows):
+    """Prints Tables S2 and S3, with the matrix of which each row is, and how well the scores tell the models apart."""
+    n_wqk = (rows["matrix"] == "wqk").sum()
+    print("Tables S2 and S3 of the paper, medians over layers:")
+    print(rows[["row", "printed_as", *SCORES, "matrix", "repeats", "remark"]].to_string(index=False))
+    print(f"Of {len(rows)} rows {n_wqk} are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
+    print_separation(models)
 
 
 def print_separation(models):
@@ -48,15 +63,33 @@ def draw_models(models, path):
         put_legend(axes.flat, title="each dot: one model, median over layers; bars: quartiles")
 
 
+# ---- training runs: Table 1 --------------------------------------------------------------------------------------
+
+
+def print_table_1(curves, trajectories):
+    """Prints Table 1, with the scores at the end, medians over layers; and the layers of the small encoders."""
+    rows, layers = {}, {}
+    for name, scores in trajectories.groupby("run"):
+        plain, symmetric = curves[name], curves[f"{name}--symmetric-init"]
+        end = scores[scores["step"] == scores["step"].max()]
+        rows[name] = {"last loss": plain.iloc[-1], "symmetric start": symmetric.iloc[-1],
+                      "steps saved": speed_up(symmetric, plain, window=1), **end[SCORES].median()}
+        if name.startswith("bert_small--encoder"):
+            layers[name] = end.set_index("layer")["symmetry"]
+    print("The authors' runs, as in Table 1:")
+    print(pandas.DataFrame(rows).T.to_string(float_format="{:.3f}".format))
+    print("Symmetry of each layer of their small encoders at the end:")
+    print(pandas.DataFrame(layers).T.rename_axis(columns="layer").to_string(float_format="{:.2f}".format))
+
+
 def main(path=HERE.parent / "results/png/published_scores.png"):
     models = pandas.read_csv(HERE / "models.csv", keep_default_na=False)
     rows = pandas.read_csv(HERE / "printed_tables.csv", dtype=str, keep_default_na=False)
-    n_wqk = (rows["matrix"] == "wqk").sum()
-    print("Tables S2 and S3 of the paper, medians over layers:")
-    print(rows[["row", "printed_as", *SCORES, "matrix", "repeats", "remark"]].to_string(index=False))
-    print(f"Of {len(rows)} rows {n_wqk} are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
-    print_separation(models)
+    print_tables(models, rows)
     draw_models(models, path)
+    curves = pandas.read_csv(HERE / "loss_curves.csv")  # training losses [nats/token], a column for each run
+    curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
+    print_table_1(curves, pandas.read_csv(HERE / "trajectories.csv"))
 
 
 if __name__ == "__main__":

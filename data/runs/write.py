@@ -1,5 +1,5 @@
 """
-The files of a run of train.py. Each is complete, or not there; records.py reads the first three for comparisons.
+The files of a run of train.py. Each is complete, or not there; read.py reads the first three for comparisons.
 
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before,
                  learning_rate that of the last step, and tokens_per_s of the steps alone
@@ -15,7 +15,7 @@ import subprocess
 import pandas
 import torch
 
-from config import HOW, ROOT, TrainConfig, require
+from config import ROOT, as_now, may_differ, require
 from data.atomic import replacing, write_json
 from data.wqk import multiply
 
@@ -34,25 +34,25 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
     for layer, n_head in enumerate(n_heads):
-        for heads in ([""], range(n_head)):  # first the whole layer, as one head with D = C
-            factors = [w[layer] for w in (*new, *previous)]  # (C, C) each
-            of_heads = [w.unflatten(-1, (len(heads), -1)).movedim(-2, 0) for w in factors]  # (H, C, D)
-            found = score_heads(*of_heads, scores)
-            for i, head in enumerate(heads):
-                place = dict(step=step, matrix=matrix, layer=layer, head=head)
-                rows.append(place | {name: values[i] for name, values in found.items()})
+        factors = [w[layer] for w in (*new, *previous)]  # W_q, W_k, and both before: (C, C) each
+        whole = [w[None] for w in factors]  # the layer is scored as one head with D = C
+        heads = [w.unflatten(-1, (n_head, -1)).movedim(-2, 0) for w in factors]  # (H, C, D) each
+        scored = score_heads(*whole, scores) + score_heads(*heads, scores)
+        for head, row in zip(["", *range(n_head)], scored, strict=True):
+            rows.append(dict(step=step, matrix=matrix, layer=layer, head=head) | row)
     return rows
 
 
 def score_heads(w_q, w_k, p_q, p_k, scores):
-    """Returns the scores of W_qk, {name: those of H heads}. W_q, W_k, and before P_q, P_k: (H, C, D) each."""
+    """Returns for each of H heads the scores of its W_qk, {name: a number}. W_q, W_k, and before: (H, C, D) each."""
     #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
     # The right side subtracts before it multiplies, so a small change keeps its digits.
     left = torch.cat([w_q - p_q, p_q], -1)  # (H, C, 2 D)
     right = torch.cat([w_k, w_k - p_k], -1)  # (H, C, 2 D)
-    found = scores(w_q, w_k)._asdict()
-    found |= dict(update_symmetry=scores(left, right).symmetry, chance=multiply(w_q, w_k).mean_symmetry())
-    return {name: values.tolist() for name, values in found.items()}
+    columns = scores(w_q, w_k)._asdict()  # (H,) each
+    columns["update_symmetry"] = scores(left, right).symmetry
+    columns["chance"] = multiply(w_q, w_k).mean_symmetry()
+    return pandas.DataFrame({name: values.tolist() for name, values in columns.items()}).to_dict("records")
 
 
 def add_rows(text, rows, float_format):
@@ -67,11 +67,14 @@ def add_rows(text, rows, float_format):
 # ---- what a run is, and where it comes from ----------------------------------------------------------------------
 
 
-def identity(about):
-    """Returns what must be the same in all processes of a run, and when it goes on: {key: value}."""
-    config = vars(TrainConfig()) | about["config"]  # a newer key has its default
-    free = HOW - {"micro_batch_size"} | {"data_dir"}  # each micro-batch has random numbers of its own
-    return {key: value for key, value in config.items() if key not in free} | dict(corpus=about["data"]["sha256"])
+def identity(run, path):
+    """
+    Returns what must be the same in all processes of a run, and when it goes on: {key: value}. run: what run.json and
+    ckpt.pt say of it, its config and its data. path: of the file. Raises ConfigError if the code cannot do this run.
+    """
+    config = as_now(run["config"], path, only_known=True)
+    same = {key: value for key, value in config.items() if not may_differ(key, "run")}
+    return same | dict(corpus=run["data"]["sha256"])
 
 
 def find_commit():
@@ -95,25 +98,25 @@ def write_rows(folder, texts):
             temporary.write_text(text)
 
 
-def save_checkpoint(folder, state, start):
-    """Writes ckpt.pt, and then the rows in it and run.json. start: what is in run.json."""
+def save_checkpoint(folder, checkpoint, run_json):
+    """Writes ckpt.pt, and then the rows in it and run.json."""
     with replacing(folder / "ckpt.pt") as temporary:
-        torch.save(state, temporary)
-    write_rows(folder, state["rows"])
-    write_json(folder / "run.json", start)
+        torch.save(checkpoint, temporary)
+    write_rows(folder, checkpoint["rows"])
+    write_json(folder / "run.json", run_json)
 
 
-def checkpoint_to_resume(folder, about, device):
-    """Returns the checkpoint from which a run goes on, a dict, or None if it begins. about: of a Trainer."""
+def checkpoint_to_resume(folder, run, device):
+    """Returns the checkpoint from which a run goes on, a dict, or None if it begins. run: as for identity."""
     path = folder / "ckpt.pt"
     if not path.exists() and not (folder / "log.csv").exists():
         return None
-    require(about["config"]["init_from"] == "resume",
+    require(run["config"]["init_from"] == "resume",
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
-    state = torch.load(path, map_location=device, weights_only=True)
-    before = identity(state)
-    for key, here in identity(about).items():
-        there = before.get(key)
-        may_change = key in ("eval_interval", "score_interval") or (key == "max_iters" and there < here)
-        require(there == here or may_change, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
-    return state
+    checkpoint = torch.load(path, map_location=device, weights_only=True)
+    before = identity(checkpoint, path)
+    for key, here in identity(run, path).items():
+        there = before[key]
+        is_longer = key == "max_iters" and there < here
+        require(there == here or is_longer, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
+    return checkpoint

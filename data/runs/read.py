@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import pandas
 
-from config import HOW, TrainConfig, require
+from config import as_now, may_differ, require
+from config.plan import differing_keys
 from data.atomic import replacing
 
-# Keys of older runs, with the values that mean what the code does now.
-GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0}
+ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; only older runs have python
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
-class Arm(NamedTuple):
-    """Runs of train.py, finished or not, that differ only in their seed."""
+class Runs(NamedTuple):
+    """Runs of one setting, finished or not, which differ only in their seed. A single run is one of these, too."""
 
     name: str
     config: dict  # its configuration, its corpus, and where its runs come from, such as commit: a list of texts
@@ -59,7 +59,7 @@ def by_step(rows):
     keys = ["matrix", "step", "layer"]
     table = rows[rows["head"].isna()].set_index(keys).drop(columns="head")
     heads = rows[rows["head"].notna() & rows["symmetry"].notna()]
-    highest = heads.loc[heads.groupby(keys)["symmetry"].idxmax()].set_index(keys)  # of each layer the head with the most
+    highest = heads.loc[heads.groupby(keys)["symmetry"].idxmax()].set_index(keys)  # the head of a layer with the most
     for score in "symmetry", "chance", "directionality":
         table[f"heads_{score}"] = heads.groupby(keys)[score].mean()
     table = table.rename(columns={"heads_symmetry": "heads"})
@@ -75,7 +75,7 @@ def by_step(rows):
 
 
 def read_run(folder):
-    """Returns the Arm of one run in a folder. Raises ConfigError if there is no run, or if scores are missing."""
+    """Returns the Runs of one run in a folder. Raises ConfigError if there is no run, or if scores are missing."""
     folder = Path(folder)
     require((folder / "log.csv").exists(), f"{folder} holds no run of train.py, or one without rows")
     run = json.loads((folder / "run.json").read_text())
@@ -92,38 +92,36 @@ def read_run(folder):
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
     config |= {key: [text] for key, text in run["origin"].items()}
-    return Arm(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config), table)
-
-
-def as_now(config):
-    """Returns the keys of a run, maybe of older code, as they would be now."""
-    return vars(TrainConfig()) | {key: value for key, value in config.items() if (key, value) not in GONE.items()}
+    return Runs(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config, folder), table)
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
 
 
 def write_comparison(path, arms):
-    """Writes {name: Arm}. Raises ConfigError if a file at path would lose a run."""
+    """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run."""
     table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
     for old in read_comparison(path) if Path(path).exists() else []:
         seeds = arms[old.name].seeds() if old.name in arms else []
         require(set(old.seeds()) <= set(seeds), f"{path} would lose runs of {old.name}: give another --csv")
-    configs = {name: {key: value for key, value in arm.config.items() if key not in HOW | {"seed"}}
-               for name, arm in arms.items()}
-    first, *others = configs.values()
-    shared = {key: value for key, value in first.items() if all(config.get(key) == value for config in others)}
-    lines = [f"# config {json.dumps(shared)}"]
-    for name, config in configs.items():
-        own = {key: value for key, value in config.items() if key not in shared}
-        lines.append(f"# config of {name} {json.dumps(own)}")
+    configs = [{key: value for key, value in arm.config.items() if is_kept(key)} for arm in arms.values()]
+    special = differing_keys(configs)
+    lines = [f"# config {json.dumps({key: value for key, value in configs[0].items() if key not in special})}"]
+    for name, config in zip(arms, configs):
+        keys = {key: value for key, value in config.items() if key in special}
+        lines.append(f"# config of {name} {json.dumps(keys)}")
     rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
         temporary.write_text("\n".join([*lines, rows]))
 
 
+def is_kept(key):
+    """Returns whether the file of a comparison has this key of its runs."""
+    return key != "seed" and not may_differ(key, "how")
+
+
 def read_comparison(path):
-    """Returns the arms in a file of write_comparison. Raises ConfigError if it is none."""
+    """Returns the arms, a list of Runs, in a file of write_comparison. Raises ConfigError if it is none."""
     require(Path(path).exists(), f"there is no file or folder {path}")
     comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text(), re.MULTILINE)
     configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
@@ -131,4 +129,26 @@ def read_comparison(path):
     # An arm may be called null, which pandas would read as nan.
     rows = pandas.read_csv(path, comment="#", dtype=dict(arm=str), na_values=[""], keep_default_na=False)
     tables = rows.set_index(["seed", "step"]).groupby("arm", sort=False)
-    return [Arm(name, as_now(configs[""] | configs[name]), table.drop(columns="arm")) for name, table in tables]
+    return [Runs(name, as_now(configs[""] | configs[name], path), table.drop(columns="arm")) for name, table in tables]
+
+
+# ---- several of both ---------------------------------------------------------------------------------------------
+
+
+def pool(paths):
+    """Returns {name: Runs}, of folders of runs and of files of comparisons."""
+    arms = {}
+    for path in paths:
+        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
+            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
+    return arms
+
+
+def add_runs(arm, more):
+    """Returns the Runs of both. Raises ConfigError if they are not of one setting."""
+    for key in differing_keys([arm.config, more.config]):
+        require(may_differ(key, "setting"), f"two runs called {arm.name} differ in {key}")
+    for seed in more.seeds():
+        require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
+    origin = {key: sorted({*arm.config[key], *more.config.get(key, [])}) for key in ORIGIN if key in arm.config}
+    return Runs(arm.name, arm.config | origin, pandas.concat([arm.table, more.table]))

@@ -1,0 +1,115 @@
+"""
+Compares training runs, from their folders or from the CSV file of a comparison, and tests what a plan has planned.
+
+    python -m data.runs out/tiny out/tiny_decoder --plot runs.png
+    python -m data.runs out/plans/positions/* --plan config/plans/positions.py --csv positions.csv
+    python -m data.runs data/results/csv/starts.csv --all
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from config import ROOT, ConfigError, may_differ, require
+from config.plan import differing_keys, read_plan
+from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, tests_table
+from data.runs.read import pool, write_comparison
+
+
+def report_runs(args):
+    """Prints what a command line asks for, and writes its --csv and --plot."""
+    arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
+    if plan:
+        require_runs_of(plan, arms)
+        arms = {name: arms[name] for name in plan.arms if name in arms}  # in the order of the plan
+    for name in args.arms or arms:
+        require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
+    arms = {name: arm for name, arm in arms.items() if name in (args.arms or arms)}
+    if args.csv:
+        write_comparison(args.csv, arms)
+
+    arms, time = at_one_time(arms)
+    is_plain = not (args.arms or args.all or args.measure or args.by_layer)
+    # A test is of all arms, at the end.
+    planned = plan.planned if plan and is_plain and time == "at the end" else []
+    if args.plot:
+        from data.runs import curves  # and matplotlib with it
+
+        curves.plot_arms(arms, args.plot, [measure for measure, *_ in planned])
+    print_tables(tables_of(args, arms, planned, is_plain, time))
+
+
+def tables_of(args, arms, planned, is_plain, time):
+    """Returns the tables that a command line asks for. time: when all runs are shown, in words."""
+    if planned:
+        return [arms_table(arms, "loss"), tests_table(planned, arms)]
+    has_pairs = any(len(arm.seeds()) > 1 for arm in arms.values())
+    if args.by_layer or (is_plain and not has_pairs):  # single runs can be looked at, and not compared in pairs
+        return [layers_table(arms, time)]
+    return [comparison_table(arms, args.measure or "loss", args.all)]
+
+
+def print_tables(tables):
+    """Prints tables, and below them what their columns mean."""
+    for table in tables:
+        print(table.to_string(index="result" not in table))  # tests have no names
+    columns = [column for table in tables for column in table]
+    print(*(f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND), sep="\n", flush=True)
+
+
+def at_one_time(arms):
+    """Returns the runs, cut at their last common step if one has not finished, and when that is, in words."""
+    unfinished = []
+    for name, arm in arms.items():
+        for seed, losses in arm.curves("loss").items():
+            if losses.last_valid_index() != arm.config["max_iters"]:
+                unfinished.append(f"{name} {seed}")
+    if not unfinished:
+        return arms, "at the end"
+    steps_of = [set(arm.curves(measure).dropna().index) for arm in arms.values() for measure in ("loss", "symmetry")]
+    step = max(set.intersection(*steps_of))  # all have step 0
+    print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(unfinished)}")
+    cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
+    return cut, f"at step {step:,}"
+
+
+def find_plan(path, runs):
+    """Returns the Plan at path, or that of config/plans for a single file NAME.csv, or None."""
+    by_name = ROOT / "config" / "plans" / f"{Path(runs[0]).stem}.py"
+    if path is None and len(runs) == 1 and runs[0].endswith(".csv") and by_name.exists():
+        path = by_name
+    return read_plan(path) if path else None
+
+
+def require_runs_of(plan, arms):
+    """Raises ConfigError if a run is not one of this plan: of another arm, another seed, or with other keys."""
+    for name, arm in arms.items():
+        require(name in plan.arms, f"{plan.path} has no arm {name}: there are {', '.join(plan.arms)}")
+        _, expected = plan.keys_of(name)
+        for key in differing_keys([expected, arm.config]):
+            of_corpus = key in ("tokenizer", "sha256", "n_params")  # no plan names these three
+            is_free = of_corpus or may_differ(key, "setting") or (key == "dtype" and expected[key] == "auto")
+            require(is_free, f"{plan.path}: its {name} has {key} = {expected.get(key)!r}, not {arm.config.get(key)!r}")
+        for seed in arm.seeds():
+            require(seed in plan.seeds, f"{plan.path} has no seed {seed}")
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m data.runs", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="DIR", help="folders of runs, or CSV files of comparisons")
+    parser.add_argument("--csv", metavar="FILE", help="write the comparison to FILE")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by step")
+    parser.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
+    parser.add_argument("--measure", metavar="NAME", help="compare by loss, symmetry, symmetry_0 (of a layer), ...")
+    parser.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
+    parser.add_argument("--by_layer", action="store_true", help="print each layer")
+    try:
+        report_runs(parser.parse_args(argv))
+    except (ConfigError, OSError) as e:
+        sys.exit(f"python -m data.runs: {e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""
+The tables of a comparison, DataFrames of cells as they are shown.
+
+Runs with the same seed saw the same data, so settings are compared in pairs: a difference for each seed. arms is always
+{name: Runs}, the settings of a comparison. Scores are medians over layers, and cells are means over runs.
+"""
+
+import numpy as np
+import pandas
+
+from config import require
+from config.plan import task_keys, task_of
+from data.names import fixed
+from data.runs.statistics import MIN_PAIRS, holm, of_differences, speed_up
+
+OF_ARMS = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
+OF_LAYERS = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
+            "positions_chance"]
+LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
+    "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
+    "task": "how tasks differ. Losses of different ones are not compared (MAY_DIFFER in config/__init__.py)",
+    "loss": "validation loss [nats/token]",
+    "difference [95 %]": "mean over pairs of runs of one seed: an arm less its baseline (from), or left less right",
+    "p": "exact sign flips of pairs (above 20: 100,000 random ones), times the tests that are left (Holm)",
+    "result": f"not shown: p is 0.05 or more; too few pairs: p is never below 0.05 with fewer than {MIN_PAIRS}",
+    "updates saved": "share not needed to reach the baseline's last loss (means of three), median over pairs",
+    "chance": "mean symmetry of random matrices in the directions of W_qk",
+    "heads": "symmetry of single heads, mean over the heads of a layer",
+    "positions": "symmetry of the matrix that untied positions have of their own; their chance: of random ones like it",
+    "highest_head": "symmetry of the head of a layer that has the most; highest_head_chance: its chance",
+}
+
+
+def arms_table(arms, measure, differences={}):
+    """Returns a row for each arm. differences: {arm: more cells}"""
+    keys = task_keys([arm.config for arm in arms.values()])
+    rows = {}
+    for name, arm in arms.items():
+        task = task_of(arm.config)
+        row = {"n": len(arm.seeds()), "task": ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)}
+        row |= {measure: mean_cell(arm, measure, digits=3)} | differences.get(name, {})
+        for score in OF_ARMS:
+            row.setdefault(score.replace("positions_", "their "), mean_cell(arm, score, digits=2))
+        rows[name] = row
+    return to_table(rows, "arm")
+
+
+def tests_table(planned, arms):
+    """Returns a row for each planned test."""
+    pairs_of = []  # of each test: the number of its pairs, their mean difference, its interval and p
+    for measure, left, _, right in planned:
+        pairs_of.append(of_differences(of_side(arms, left, measure) - of_side(arms, right, measure)))
+    corrected = holm([pairs["p"] for pairs in pairs_of])  # one without runs counts as well: the plan is one family
+    rows = []
+    for (measure, left, direction, right), pairs, p in zip(planned, pairs_of, corrected):
+        is_predicted = (pairs["difference"] > 0) == (direction == ">")
+        result = "as predicted" if is_predicted else "the other way"
+        if p >= 0.05:
+            result = "not shown" if pairs["n_pairs"] >= MIN_PAIRS else "too few pairs"
+        rows.append({"measure": measure, "left": left, "": direction, "right": right, "pairs": pairs["n_pairs"],
+                     "difference [95 %]": difference_cell(pairs), "p": f"{p:.2g}", "result": result})
+    return pandas.DataFrame(rows)
+
+
+def of_side(arms, side, measure):
+    """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed."""
+    ends = []
+    for name in side.split(" - "):
+        ends.append(arms[name].at_end(measure) if name in arms else pandas.Series(dtype=float))  # it has no runs yet
+    return ends[0] - ends[1] if len(ends) == 2 else ends[0]
+
+
+def comparison_table(arms, measure, has_all):
+    """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
+    arms = {name: arm for name, arm in arms.items() if arm.at_end(measure).notna().all()}
+    require(arms, f"no run has {measure}: data/results/csv/README.md says what runs have")
+    cells = {}
+    for name, arm in arms.items():
+        baseline = find_baseline(arms, arm, measure)
+        cells[name] = {"difference [95 %]": "baseline", "from": "", "pairs": "", "updates saved": ""}
+        if name != baseline:
+            pairs = of_differences(arm.at_end(measure) - arms[baseline].at_end(measure))
+            saved = saved_cell(arm, arms[baseline]) if measure == "loss" else ""
+            cells[name] = {"difference [95 %]": difference_cell(pairs), "from": baseline, "pairs": pairs["n_pairs"],
+                           "updates saved": saved}
+    table = arms_table(arms, measure, cells)
+    return table if has_all else table.drop(columns=["pairs", "updates saved"], errors="ignore")
+
+
+def find_baseline(arms, arm, measure):
+    """Returns the name of the first arm with which an arm may be compared by a measure."""
+    for name, other in arms.items():
+        # A score means the same in all tasks, and a loss only within one.
+        if "loss" not in measure or not task_keys([other.config, arm.config]):
+            return name
+
+
+def saved_cell(arm, baseline):
+    """Returns the share of updates that an arm saves, the median over pairs of runs with the same seed."""
+    losses, of_baseline = arm.curves("loss"), baseline.curves("loss")  # (S, seeds) each
+    seeds = losses.columns.intersection(of_baseline.columns)
+    if len(seeds) == 0:
+        return ""
+    saved = np.median([speed_up(losses[seed].dropna(), of_baseline[seed].dropna()) for seed in seeds])
+    return "not reached" if saved == -np.inf else f"{saved:.0%}"
+
+
+def layers_table(arms, time):
+    """Returns a row for each layer of each arm. time: when, in words."""
+    rows = {}
+    for name, arm in arms.items():
+        for layer in range(arm.layers("symmetry").shape[1]):
+            row = {"loss": "" if layer else mean_cell(arm, "loss", digits=3)}  # in the first row of an arm
+            rows[name, layer] = row | {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in OF_LAYERS}
+    return to_table(rows, time)
+
+
+def to_table(rows, title):
+    table = pandas.DataFrame.from_dict(rows, orient="index").fillna("").rename_axis(columns=title)
+    return table.loc[:, (table != "").any()]  # columns with something in them
+
+
+def mean_cell(arm, measure, digits):
+    """Returns the mean over runs of the last value of a measure, "" if a run has none."""
+    mean = arm.at_end(measure).mean(skipna=False)
+    return "" if np.isnan(mean) else fixed(mean, digits)
+
+
+def difference_cell(pairs):
+    """Returns a difference, with its interval if there are pairs enough."""
+    if pairs["n_pairs"] == 0:
+        return "no pairs"
+    digits = 5 if 1e-6 < abs(pairs["difference"]) < 0.0005 else 3  # a small difference is not none
+    difference, low, high = [fixed(number, digits, "+") for number in (pairs["difference"], *pairs["interval"])]
+    return f"{difference} [{low}, {high}]" if pairs["n_pairs"] >= MIN_PAIRS else difference

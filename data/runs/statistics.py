@@ -1,0 +1,91 @@
+"""
+The statistics of a comparison: exact sign flips of pairs, their interval, Holm's correction, and the steps saved.
+
+Two settings that ran with the same seeds are compared in pairs, a difference for each seed: both runs of a pair saw the
+same data in the same order. So what the pair shares, such as an easy first batch, is not in the difference.
+"""
+
+import numpy as np
+import pandas
+
+MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
+EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
+DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
+
+
+def subset_sums(values):
+    """Returns the sums of all 2^n subsets of n values, or of DRAWS random ones, the empty one first."""
+    if len(values) > EXACT_PAIRS:
+        is_in = np.random.default_rng(0).integers(2, size=(DRAWS, len(values)))
+        is_in[0] = 0
+        return is_in @ values
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums, sums + value])  # without the value, and with it
+    return sums
+
+
+def sign_flip(differences):
+    """
+    Returns the exact two-sided p: could seeds alone have made these n differences?
+
+    If two arms were the same, each pair could as well have come out the other way round: its difference would have the
+    other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum is at least as
+    far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
+    """
+    observed = np.sum(differences)
+    sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
+    rounding = 1e-9 * np.abs(differences).sum()
+    return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
+
+
+def confidence_interval(differences):
+    """
+    Returns the lowest and the highest difference d that sign_flip does not reject, at 0.05, if d is taken from every
+    difference. (nan, nan) for fewer than six pairs.
+
+    If then the signs of a subset of m are turned, the sum changes by -2 (sum of the subset - m d): it does not fall if
+    the mean of the subset is at most d. So the share of subsets with such a mean is the one-sided p of d. Therefore
+    sort the means of all subsets, and leave out 2.5 of 100 at each end, the empty subset at both (Hartigan 1969).
+    """
+    sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
+    means = np.sort(sums[sizes > 0] / sizes[sizes > 0])  # an empty subset has no mean
+    n_outside = int(0.05 / 2 * len(sums)) - (len(sums) - len(means))  # at each end, besides the empty ones
+    if n_outside < 0:
+        return np.nan, np.nan
+    return means[n_outside], means[-1 - n_outside]
+
+
+def holm(ps):
+    """
+    Returns the p of m tests after Holm's correction, a Series.
+
+    Of 20 tests without any effect one is expected below 0.05. So the smallest p is multiplied by m. If it is still
+    significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
+    """
+    ordered = pandas.Series(ps, dtype=float).sort_values()
+    n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
+    corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
+    return corrected.clip(upper=1).sort_index()
+
+
+def of_differences(differences):
+    """Returns the number of differences, their mean, its interval and p: a dict. Without any p is 1."""
+    differences = differences.dropna()  # a run may lack the measure
+    values = differences.to_numpy()
+    return dict(n_pairs=len(values), difference=differences.mean(), interval=confidence_interval(values),
+                p=sign_flip(values))
+
+
+def speed_up(loss, baseline_loss, window=3):
+    """
+    Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
+    at which the loss is at or below the baseline's last one. -inf if it never is.
+
+    With window=1 as in the paper's Table 1. Else of smoothed losses: each is the mean of an evaluation and up to two
+    before it.
+    """
+    target = baseline_loss.rolling(window, min_periods=1).mean().iloc[-1]
+    smooth = loss.rolling(window, min_periods=1).mean()  # one loss may be low by chance
+    reached = smooth.index[smooth <= target]
+    return 1 - reached[0] / baseline_loss.index[-1] if len(reached) else -np.inf
