@@ -42,6 +42,7 @@ class ModelConfig:
     causal: bool = False  # False: encoder; True: decoder
     # Options that BERT does not have, for experiments:
     positions: str = "learned"  # or "rotary" (rotate) or "untied" (position_logits), neither of which is in W_qk
+    tie: str = "none"  # or "same" or "mirror": keys made of the matrices of queries (TiedKeys)
     init_std: float = BERT_STD  # of every matrix at the start
 
 
@@ -68,6 +69,44 @@ def rotate(x, token_at):
     return torch.cat([x_1 * cos - x_2 * sin, x_2 * cos + x_1 * sin], -1)
 
 
+class TiedKeys(nn.Module):
+    """
+    The keys of tied heads, made of the matrices of their queries. It is called as the nn.Linear that it stands for.
+
+        same      W_k = W_q in every head, so every W_qk,h is symmetric
+        mirror    heads 2n and 2n + 1 share two matrices, and the W_k of each is the W_q of the other. So W_qk of one
+                  is the transpose of that of the other: their sum is symmetric, although neither of them is
+    """
+
+    def __init__(self, q, n_head, tie):
+        super().__init__()
+        self.queries = [q]  # in a list, or its parameters would be of this module, too
+        head = torch.arange(n_head)
+        if tie == "mirror":
+            head = head.unflatten(0, (-1, 2)).flip(1).flatten()  # 1 0 3 2 ...: whose W_q is the W_k of each head
+        rows = torch.arange(q.out_features).unflatten(0, (n_head, -1))[head].flatten()
+        self.register_buffer("rows", rows, persistent=False)  # (C,), of q.weight
+
+    @property
+    def weight(self):
+        return self.queries[0].weight[self.rows]  # (C, C)
+
+    @property
+    def bias(self):
+        return self.queries[0].bias[self.rows]  # (C,)
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        # A checkpoint has W_k as well, for those who read it.
+        destination[prefix + "weight"] = self.weight.detach()
+        destination[prefix + "bias"] = self.bias.detach()
+
+    def _load_from_state_dict(self, *_):
+        """Nothing is to load: q has it all."""
+
+
 class SelfAttention(nn.Module):
     """
     Every token compares its query with the keys of all tokens, and takes a weighted mean of their values. For a head h
@@ -82,7 +121,7 @@ class SelfAttention(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.q = nn.Linear(cfg.n_embd, cfg.n_embd)
-        self.k = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.k = nn.Linear(cfg.n_embd, cfg.n_embd) if cfg.tie == "none" else TiedKeys(self.q, cfg.n_head, cfg.tie)
         self.v = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.proj = nn.Linear(cfg.n_embd, cfg.n_embd)
         # nn.Linear stores (out, in), so head h is a block of D rows: W_q,h = q.weight[h D : (h + 1) D].T, (C, D)
@@ -209,6 +248,8 @@ class Transformer(nn.Module):
         super().__init__()
         if cfg.positions not in ("learned", "rotary", "untied"):
             raise ValueError(f"positions = {cfg.positions!r}, expected learned, rotary or untied")
+        if cfg.tie not in ("none", "same", "mirror") or (cfg.tie == "mirror" and cfg.n_head % 2):
+            raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, mirror: pairs of heads")
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer
         if cfg.positions in ("learned", "untied"):

@@ -84,11 +84,12 @@ class Trainer:
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
-        # What the run is. SHA-256 tells its token files from others.
-        data = {key: corpus.meta[key] for key in ("tokenizer", "spaced", "tokens", "sha256")}
-        self.run = dict(config=asdict(cfg), data=data)
         self.loader = Loader(cfg, corpus, place)
-        self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
+        self.model = build_model(cfg, corpus.meta["vocab_size"])
+        # What the run is. SHA-256 tells its token files from others, and the weights that it began with.
+        data = {key: corpus.meta[key] for key in ("tokenizer", "spaced", "tokens", "sha256")}
+        self.run = dict(config=asdict(cfg), data=data, parent_sha256=write.digest(self.model) if cfg.parent else "")
+        self.model.to(place.device)
         require_known_parameters(self.model)
         self.n_heads = [block.attn.n_head for block in self.model.blocks]  # of each layer, for scores and analyze.py
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
@@ -249,7 +250,10 @@ def build_model(cfg, vocab_size):
     # To start from other weights, load them here. Change modules in model.py alone, which samples and exports use.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
-    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
+    if cfg.parent:
+        model.load_state_dict(write.last_weights(cfg.parent, cfg, model.state_dict()))
+    else:
+        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
     return model
 
 

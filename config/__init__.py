@@ -41,6 +41,7 @@ SHARE = "0 to 1", lambda x: 0 <= x <= 1
 BELOW_1 = "0 to below 1", lambda x: 0 <= x < 1
 SEED = "0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 BOOL = "True | False", lambda x: True
+ANY = "any text", lambda x: True
 NAME = "not empty", lambda x: x.strip() != ""
 STD = "more than 0 | init_std | linear", lambda x: x in ("init_std", "linear") or type(x) is float and 0 < x < math.inf
 
@@ -70,10 +71,13 @@ class TrainConfig:
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
     positions: str = key("learned", "how a token knows its place (model.py)", one_of("learned", "rotary", "untied"))
     init: str = key("random", "how W_q and W_k start (init.py)", one_of(*STARTS))
+    tie: str = key("none", "same: W_k = W_q for good; mirror: of two heads each has the other's W_q (model.py)",
+                   one_of("none", "same", "mirror"))
     init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start")
     qk_std: float | str = key("init_std", "the same for q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", STD)
     v_std: float | str = key("init_std", "the same for v", STD)
     init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there", one_of("scratch", "resume"))
+    parent: str = key("", "a finished run whose last weights this one begins with; empty: random ones", ANY)
     mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
     mask_share: float = key(0.8, "share of these that the model sees as the mask token", SHARE)
     random_share: float = key(0.1, "share of these seen as a random token; the rest are seen as they are", SHARE)
@@ -109,6 +113,14 @@ class TrainConfig:
         require(self.predicts_next or round(self.mlm_probability * self.block_size) > 0,
                 f"mlm_probability = {self.mlm_probability} masks no token of a sequence")
 
+        require(self.tie != "mirror" or self.n_head % 2 == 0,
+                f"tie = 'mirror' with n_head = {self.n_head}, expected pairs of heads")
+        require(self.tie == "none" or self.positions != "untied", "tie: W_q and W_k of untied positions are not tied")
+        require(self.tie == "none" or self.constraint == "none", "tie and constraint: a tied W_qk is symmetric already")
+        require(self.tie == "none" or self.init == "random", "tie and init: tied keys have no matrix to initialize")
+        require(not self.parent or (self.init, self.qk_std, self.v_std) == ("random", "init_std", "init_std"),
+                "parent and init, qk_std or v_std: the weights are those of the parent")
+
     @property
     def predicts_next(self):
         """True if the model predicts the next token at every position, and False if it predicts masked tokens."""
@@ -131,11 +143,11 @@ KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of fi
 MAY_DIFFER = {
     ("out_dir", "init_from", "device", "threads", "compile", "deterministic"): "how run setting task",
     ("micro_batch_size",): "how setting task",  # each micro-batch has random numbers of its own
-    ("data_dir",): "run setting task",  # the SHA-256 of its files may not
+    ("data_dir", "parent"): "run setting task",  # of a run the SHA-256 of their files may not
     ("seed", "commit", "python", "torch", "device_name"): "setting task",  # the last four say where a run comes from
     ("score_interval",): "run task",
     ("eval_interval",): "run",
-    ("dtype", "n_params", "n_layer", "n_head", "n_embd", "positions", "init", "init_std", "qk_std", "v_std",
+    ("dtype", "n_params", "n_layer", "n_head", "n_embd", "positions", "init", "init_std", "tie", "qk_std", "v_std",
      "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters", "learning_rate", "weight_decay",
      "beta2", "grad_clip"): "task",
 }

@@ -3,15 +3,18 @@ A plan: the runs of a comparison, and the tests that are planned before the firs
 is one to copy. These commands print its runs, one a line, as arguments of train.py:
 
     python -m config.plan positions                  # the runs of config/plans/positions.py
-    python -m config.plan mine.py --max_iters=40     # of a file of your own, as a trial, in out/plans/mine_40
+    python -m config.plan mine.py --max_iters=40     # of your own file, as a trial, in out/plans/mine_max_iters=40
+
+A run that begins with the last weights of another one names the arm of that one as its parent: config/plans/switch.py.
 """
 
+import re
 import shlex
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from config import ROOT, ConfigError, load, may_differ, read_flags, run_file
+from config import ROOT, ConfigError, load, may_differ, read_flags, require, run_file
 
 
 class Plan(NamedTuple):
@@ -37,7 +40,11 @@ def read_plan(path):
     lowest_p = len(plan.planned) * 2 / 2 ** len(set(plan.seeds))
     if lowest_p >= 0.05:
         raise ConfigError(f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
+    for arm in plan.arms:
+        generation(plan, arm)
     for measure, left, direction, right in plan.planned:
+        require(is_measure(measure), f"{path}: planned test of {measure}, which no run has: data/results/csv/README.md "
+                "says what they have")
         test = f"{path}: planned test of {measure}, {left} {direction} {right}"
         lefts, rights = left.split(" - "), right.split(" - ")
         if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
@@ -46,6 +53,29 @@ def read_plan(path):
         if measure == "loss" and keys:
             raise ConfigError(f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
     return plan
+
+
+# What a run has besides the loss and the scores of analyze.py (data/results/csv/README.md), also after `positions_`.
+MEASURES = """update_symmetry chance own_heads shared mirror heads heads_chance heads_directionality highest_head
+    highest_head_chance positions"""
+
+
+def is_measure(name):
+    """Returns whether runs have a measure of this name, or, if it ends in _LAYER, of a layer."""
+    from analyze import SCORES  # the names alone, a fork's own ones among them
+
+    of_layers = re.sub(r"_\d+$", "", name).removeprefix("positions_")
+    return name in ("loss", "train_loss") or of_layers in {*SCORES, *MEASURES.split()}
+
+
+def generation(plan, arm):
+    """Returns how many arms come before an arm: its parent, the parent of that one, and so on."""
+    family = [arm]
+    while parent := plan.arms[family[-1]].get("parent"):
+        require(parent in plan.arms and parent not in family,
+                f"{plan.path}: parent of {family[-1]} is {parent!r}, expected another one of {', '.join(plan.arms)}")
+        family.append(parent)
+    return len(family) - 1
 
 
 def task_of(config):
@@ -71,15 +101,22 @@ def task_keys(configs):
 def commands(path, for_all):
     """Gives the lines that main prints. for_all: keys of all runs. Raises ConfigError if one of them is wrong."""
     plan = read_plan(path)
-    wrong = for_all.keys() & {"seed", "out_dir", "init_from", *differing_keys(list(plan.arms.values()))}
+    wrong = for_all.keys() & {"seed", "out_dir", "init_from", "parent", *differing_keys(list(plan.arms.values()))}
     if wrong:
         raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
-    changed = [str(value).replace("/", "-") for key, value in for_all.items() if not may_differ(key, "how")]
+    changed = [f"{key}={value}".replace("/", "-") for key, value in for_all.items() if not may_differ(key, "how")]
     folder = "_".join([f"out/plans/{Path(path).stem}", *changed])  # a trial has one of its own
-    for seed in plan.seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
-        for arm in plan.arms:
-            keys, _ = plan.keys_of(arm, **for_all, seed=seed, out_dir=f"{folder}/{arm}-{seed}", init_from="resume")
-            yield shlex.join([plan.base, *keys])
+    # All parents come before the first child. Of these all arms of one seed come first: if the runs are stopped, they
+    # are a comparison with fewer seeds.
+    generations = {arm: generation(plan, arm) for arm in plan.arms}
+    for n in sorted(set(generations.values())):
+        for seed in plan.seeds:
+            for arm in [arm for arm in plan.arms if generations[arm] == n]:
+                keys = for_all | dict(seed=seed, out_dir=f"{folder}/{arm}-{seed}", init_from="resume")
+                if n > 0:
+                    keys["parent"] = f"{folder}/{plan.arms[arm]['parent']}-{seed}"
+                words, _ = plan.keys_of(arm, **keys)
+                yield shlex.join([plan.base, *words])
 
 
 def main(argv):

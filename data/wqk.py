@@ -105,15 +105,47 @@ def multiply(w_q, w_k):
     return Whole(w_q, w_k, w_q @ w_k.mT)
 
 
+def parts_of_symmetry(w_q, w_k):
+    """
+    Returns what the symmetry of a layer is made of, {name: a number}. w_q, w_k (H, C, D): of each head, a key head once
+    for every query head that uses it.
+
+    W_h = W_q,h W_k,h^T = S_h + A_h has a symmetric and a skew part. With the product <A, B> = tr(A^T B) of matrices
+
+        symmetry = own_heads + shared + mirror
+        own_heads = sum over h of <W_h, W_h^T> / |W|^2             what each head has by itself
+        shared    = sum over h != g of <S_h, S_g> / |W|^2          heads have a symmetric part in common
+        mirror    = - sum over h != g of <A_h, A_g> / |W|^2        one head is like the transpose of another
+    """
+    straight, turned = head_products(w_q, w_k)  # (H, H) each
+    symmetric, skew = (straight + turned) / 2, (straight - turned) / 2  # <S_h, S_g> and <A_h, A_g>
+    energy = straight.sum()  # |W|^2
+    own = turned.trace()
+    shared = symmetric.sum() - symmetric.trace()
+    mirror = skew.trace() - skew.sum()
+    return dict(own_heads=(own / energy).item(), shared=(shared / energy).item(), mirror=(mirror / energy).item())
+
+
+def head_products(w_q, w_k):
+    """Returns <W_h, W_g> and <W_h, W_g^T> of every two heads, (H, H) each, from their factors (H, C, D)."""
+    dtype = torch.float64 if w_q.shape[1] <= 1024 else torch.float32  # of which parts keep five digits
+    w_q, w_k = near_one(w_q, (-3, -2, -1)).to(dtype), near_one(w_k, (-3, -2, -1)).to(dtype)
+    straight, turned = [], []
+    for q, k in zip(w_q, w_k):  # W_h = q k^T, and all W_g at once; no matrix is (C, C)
+        straight.append((q.mT @ w_q * (k.mT @ w_k)).double().sum((-2, -1)))  # tr(k q^T W_q,g W_k,g^T), (H,)
+        turned.append((k.mT @ w_q * (q.mT @ w_k)).double().sum((-2, -1)))  # tr(q k^T W_q,g W_k,g^T), (H,)
+    return torch.stack(straight), torch.stack(turned)
+
+
 def in_float64(w):
     """Returns w in float64. A Mac's GPU, which has none, gives it to the CPU."""
     return w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)
 
 
-def near_one(w):
-    """Returns w in float64 with a largest entry of 1."""
+def near_one(w, dims=(-2, -1)):
+    """Returns w in float64 with a largest entry of 1, in every matrix or in all that dims name."""
     w = in_float64(w)
-    largest = w.abs().amax((-2, -1), keepdim=True)
+    largest = w.abs().amax(dims, keepdim=True)
     return w / torch.where(largest > 0, largest, 1.0)
 
 

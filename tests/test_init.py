@@ -115,6 +115,8 @@ def test_one_matrix_for_q_and_k_and_one_attention_for_all_layers_are_scaled_once
         block.attn = attn
     init.apply_(model, qk_std=0.1)
     assert attn.q.weight.std().item() == pytest.approx(0.1, rel=0.06)
+    with pytest.raises(ValueError, match="symmetric' is the same as random, under another name"):
+        init.apply_(model, "symmetric")
 
 
 @pytest.mark.bert_block

@@ -25,7 +25,7 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     main([path, "--n_layer=1"])  # a key for all, in a folder of their own: whole runs do not go on from a trial's end
     found = [load(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
-        (1, name == "b", seed, f"out/plans/two_1/{name}-{seed}") for seed, name in itertools.product([1, 2], "dcba")]
+        (1, name == "b", seed, f"out/plans/two_n_layer=1/{name}-{seed}") for seed, name in itertools.product([1, 2], "dcba")]
     main([path, "--threads=1"])  # which changes no run
     assert "--out_dir=out/plans/two/a-2" in capsys.readouterr().out
 
@@ -36,6 +36,8 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     ("7 * [('symmetry', 'a', '>', 'b')]", ["mine.py"], "no p can be below 0.055"),  # 7 x 2 / 256
     ("[('symmetry', 'a - b', '>', 'c')]", ["mine.py"], "a - b > c: expected"),
     ("[('loss', 'a', '<', 'c')]", ["mine.py"], "these differ in causal"),
+    ("[('symetry', 'a', '>', 'b')]", ["mine.py"], "planned test of symetry, which no run has"),
+    ("[('symmetry_x', 'a', '>', 'b')]", ["mine.py"], "planned test of symmetry_x, which no run has"),
 ])
 def test_a_plan_that_cannot_be_done_is_refused_in_one_line_and_prints_no_run(tmp_path, capsys, planned, argv, words):
     write_plan(tmp_path / "mine.py", planned, dict(c=dict(causal=True)))

@@ -88,7 +88,8 @@ def require_runs_of(plan, arms):
         _, expected = plan.keys_of(name)
         for key in differing_keys([expected, arm.config]):
             of_corpus = key in ("tokenizer", "sha256", "n_params")  # no plan names these three
-            is_free = of_corpus or may_differ(key, "setting") or (key == "dtype" and expected[key] == "auto")
+            is_auto = key == "dtype" and expected[key] == "auto"  # the device decides
+            is_free = of_corpus or is_auto or (may_differ(key, "setting") and key != "parent")
             require(is_free, f"{plan.path}: its {name} has {key} = {expected.get(key)!r}, not {arm.config.get(key)!r}")
         for seed in arm.seeds():
             require(seed in plan.seeds, f"{plan.path} has no seed {seed}")

@@ -14,8 +14,9 @@ from data.names import fixed
 from data.runs.statistics import MIN_PAIRS, holm, of_differences, speed_up
 
 OF_ARMS = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
-OF_LAYERS = ["symmetry", "chance", "directionality", "heads", "highest_head", "highest_head_chance", "positions",
-            "positions_chance"]
+PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
+OF_LAYERS = ["symmetry", "chance", *PARTS, "directionality", "heads", "highest_head", "highest_head_chance",
+             "positions", "positions_chance"]
 LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
     "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
     "task": "how tasks differ. Losses of different ones are not compared (MAY_DIFFER in config/__init__.py)",
@@ -26,12 +27,15 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "updates saved": "share not needed to reach the baseline's last loss (means of three), median over pairs",
     "chance": "mean symmetry of random matrices in the directions of W_qk",
     "heads": "symmetry of single heads, mean over the heads of a layer",
+    "own_heads": "what single heads have of the symmetry of their layer; own_heads + shared + mirror = symmetry",
+    "shared": "what it has because heads have a symmetric part in common",
+    "mirror": "what it has because one head is like the transpose of another",
     "positions": "symmetry of the matrix that untied positions have of their own; their chance: of random ones like it",
     "highest_head": "symmetry of the head of a layer that has the most; highest_head_chance: its chance",
 }
 
 
-def arms_table(arms, measure, differences={}):
+def arms_table(arms, measure, differences={}, scores=OF_ARMS):
     """Returns a row for each arm. differences: {arm: more cells}"""
     keys = task_keys([arm.config for arm in arms.values()])
     rows = {}
@@ -39,7 +43,7 @@ def arms_table(arms, measure, differences={}):
         task = task_of(arm.config)
         row = {"n": len(arm.seeds()), "task": ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)}
         row |= {measure: mean_cell(arm, measure, digits=3)} | differences.get(name, {})
-        for score in OF_ARMS:
+        for score in scores:
             row.setdefault(score.replace("positions_", "their "), mean_cell(arm, score, digits=2))
         rows[name] = row
     return to_table(rows, "arm")
@@ -83,8 +87,9 @@ def comparison_table(arms, measure, has_all):
             saved = saved_cell(arm, arms[baseline]) if measure == "loss" else ""
             cells[name] = {"difference [95 %]": difference_cell(pairs), "from": baseline, "pairs": pairs["n_pairs"],
                            "updates saved": saved}
-    table = arms_table(arms, measure, cells)
-    return table if has_all else table.drop(columns=["pairs", "updates saved"], errors="ignore")
+    if has_all:
+        return arms_table(arms, measure, cells, OF_ARMS + PARTS)
+    return arms_table(arms, measure, cells).drop(columns=["pairs", "updates saved"], errors="ignore")
 
 
 def find_baseline(arms, arm, measure):

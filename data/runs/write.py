@@ -4,20 +4,24 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before,
                  learning_rate that of the last step, and tokens_per_s of the steps alone
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
-    run.json     its configuration, its token files, all max_iters that it has had, and where its last steps come from
+    run.json     its configuration, its token files, all max_iters that it has had, and where its last steps come from;
+                 parent_sha256 is that of the weights of another run that it began with, or empty
     ckpt.pt      what resuming needs, and the rows of both CSV files, written at every evaluation
     run.png      losses and scores over the steps
     .lock        empty; the process that writes the run holds a lock on it
 """
 
+import hashlib
+import math
 import subprocess
+from pathlib import Path
 
 import pandas
 import torch
 
 from config import ROOT, as_now, may_differ, require
 from data.atomic import replacing, write_json
-from data.wqk import multiply
+from data.wqk import multiply, parts_of_symmetry
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -28,7 +32,8 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
 
     matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: W_q and W_k of all layers,
     (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of analyze.py.
-    update_symmetry is that of the change of W_qk since then (Theorem 2.4).
+    update_symmetry is that of the change of W_qk since then (Theorem 2.4). own_heads, shared and mirror are the parts
+    of the symmetry of a layer (data/wqk.py).
     """
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
@@ -40,6 +45,9 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
         scored = score_heads(*whole, scores) + score_heads(*heads, scores)
         for head, row in zip(["", *range(n_head)], scored, strict=True):
             rows.append(dict(step=step, matrix=matrix, layer=layer, head=head) | row)
+        parts = parts_of_symmetry(*heads[:2])
+        for row in rows[-1 - n_head :]:  # of a layer, and empty cells of its heads
+            row |= parts if row["head"] == "" else dict.fromkeys(parts, math.nan)
     return rows
 
 
@@ -74,7 +82,35 @@ def identity(run, path):
     """
     config = as_now(run["config"], path, only_known=True)
     same = {key: value for key, value in config.items() if not may_differ(key, "run")}
-    return same | dict(corpus=run["data"]["sha256"])
+    return same | dict(corpus=run["data"]["sha256"], parent_sha256=run.get("parent_sha256", ""))
+
+
+def last_weights(folder, cfg, expected):
+    """
+    Returns the state dict at the end of the run in a folder, for a run that begins with it. cfg, expected: of that one,
+    its TrainConfig and its own state dict. Raises ConfigError if the run has not ended, or if sizes do not fit.
+    """
+    path = Path(folder, "ckpt.pt")
+    require(path.exists(), f"parent = {folder!r}, expected the folder of a run: there is no {path}")
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    step, max_iters = checkpoint["step"], checkpoint["config"]["max_iters"]
+    require(step == max_iters, f"parent = {folder!r} is at step {step} of {max_iters}: let it finish first")
+    parent = as_now(checkpoint["config"], path, only_known=True)
+    for key in "positions", "tie":
+        require(parent[key] == getattr(cfg, key), f"parent = {folder!r} has {key} = {parent[key]!r}")
+    weights = checkpoint["model"]
+    for name in weights.keys() | expected.keys():
+        shapes = [tuple(state[name].shape) if name in state else "none" for state in (weights, expected)]
+        require(shapes[0] == shapes[1], f"parent = {folder!r}: its {name} is {shapes[0]}, and here it is {shapes[1]}")
+    return weights
+
+
+def digest(model):
+    """Returns the SHA-256 of the weights of a model on the CPU, in the order of their names."""
+    sha256 = hashlib.sha256()
+    for _, tensor in sorted(model.state_dict().items()):
+        sha256.update(tensor.contiguous().numpy())
+    return sha256.hexdigest()
 
 
 def find_commit():

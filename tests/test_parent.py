@@ -1,0 +1,69 @@
+"""Runs that begin with the last weights of another run. pytest tests/test_parent.py"""
+
+import json
+import shlex
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from config import load
+from config.plan import main
+from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, make_trainer, refusal, result, resume, run
+
+
+def test_a_child_begins_with_the_last_weights_of_its_parent_and_with_nothing_else_of_it(finished, cfg):
+    child = make_trainer(cfg, parent=finished.out_dir, seed=5, causal=True, objective="masked")
+    last = checkpoint(finished)["model"]
+    assert all(torch.equal(weight, last[name]) for name, weight in child.model.state_dict().items())
+    assert child.step == 0 and not child.optimizer.state and child.model.cfg.causal
+    run(cfg, parent=finished.out_dir, seed=5)
+    assert log(cfg).val_loss[0] == log(finished).val_loss.iloc[-1]  # all runs are validated on the same batches
+    assert log(cfg).learning_rate[1] == log(finished).learning_rate[1]  # a schedule of its own
+
+
+def test_a_child_that_was_killed_goes_on_bit_for_bit_also_if_its_parent_was_moved(finished, cfg, tmp_path):
+    cfg = replace(cfg, parent=finished.out_dir, seed=5)
+    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
+    run(whole)
+    ((status, said),) = in_processes((killed, cfg, TRAIN_STEP, 7))
+    assert status == -signal.SIGKILL, said
+    shutil.copytree(finished.out_dir, tmp_path / "moved")
+    resume(cfg, parent=str(tmp_path / "moved"))
+    assert result(cfg) == result(whole)
+    run_json = json.loads(Path(cfg.out_dir, "run.json").read_text())
+    assert run_json["config"]["parent"] == str(tmp_path / "moved") and len(run_json["parent_sha256"]) == 64
+    assert "parent_sha256 = " in refusal(cfg, init_from="resume", parent="")
+
+
+def test_what_is_no_parent_is_refused(finished, cfg, tmp_path):
+    half = tmp_path / "half"
+    shutil.copytree(finished.out_dir, half)
+    state = checkpoint(finished)
+    torch.save(state | dict(step=8), half / "ckpt.pt")
+    for keys, words in [(dict(parent=str(half)), "at step 8 of 12"), (dict(parent=str(tmp_path)), "there is no"),
+                        (dict(parent=finished.out_dir, n_embd=32), "and here it is"),
+                        (dict(parent=finished.out_dir, n_layer=1), "and here it is none"),
+                        (dict(parent=finished.out_dir, positions="rotary"), "has positions = 'learned'")]:
+        assert words in refusal(cfg, **keys)
+    assert not Path(cfg.out_dir, "log.csv").exists()
+
+
+def test_a_plan_prints_all_parents_before_the_first_child_and_names_their_folders(tmp_path, capsys):
+    path = tmp_path / "family.py"
+    arms = dict(grandchild=dict(parent="child"), child=dict(parent="old", causal=True), old={})
+    text = f"base = 'config/tiny.py'\nseeds = [1, 2]\narms = {arms}\n"
+    path.write_text(text)
+    main([str(path), "--max_iters=40"])
+    cfgs = [load(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
+    folder = "out/plans/family_max_iters=40"
+    assert [(cfg.out_dir, cfg.parent) for cfg in cfgs] == [
+        (f"{folder}/{arm}-{seed}", parent and f"{folder}/{parent}-{seed}")
+        for arm, parent in (("old", ""), ("child", "old"), ("grandchild", "child")) for seed in (1, 2)]
+    for wrong in "arms['old']['parent'] = 'child'", "arms['old']['parent'] = 'nobody'":
+        path.write_text(text + wrong)
+        with pytest.raises(SystemExit, match="expected another one of"):
+            main([str(path)])
