@@ -24,6 +24,7 @@ class Plan(NamedTuple):
     base: str  # a file that train.py takes
     arms: dict  # {name: {key: value}}, the keys that differ from base
     seeds: list
+    most_params: int  # of a race: a run may not have more, nor begin with the weights of another; 0: no race
     planned: list  # tests (measure, left, ">" or "<", right); left and right are an arm, or a difference 'arm - arm'
 
     def keys_of(self, arm, **more):
@@ -34,14 +35,16 @@ class Plan(NamedTuple):
 
 def read_plan(path):
     """Returns the Plan in a file. Raises ConfigError if a test cannot be done, or KeyError if a variable is missing."""
-    found = run_file(path)
-    plan = Plan(path, found["base"], found["arms"], list(found["seeds"]), found.get("planned", []))
+    values = run_file(path)
+    plan = Plan(path, values["base"], values["arms"], list(values["seeds"]), values.get("most_params", 0),
+                values.get("planned", []))
     # If all n differences have one sign, the exact p is 2 / 2^n, and Holm's correction multiplies it by the m tests.
     lowest_p = len(plan.planned) * 2 / 2 ** len(set(plan.seeds))
     if lowest_p >= 0.05:
         raise ConfigError(f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
     for arm in plan.arms:
-        generation(plan, arm)
+        is_child = generation(plan, arm) > 0
+        require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
     for measure, left, direction, right in plan.planned:
         require(is_measure(measure), f"{path}: planned test of {measure}, which no run has: data/results/csv/README.md "
                 "says what they have")
@@ -50,7 +53,7 @@ def read_plan(path):
         if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
             raise ConfigError(f"{test}: expected '>' or '<' between two arms, or two differences 'arm - arm'")
         keys = task_keys([plan.keys_of(arm)[1] for arm in lefts + rights])
-        if measure == "loss" and keys:
+        if is_of_losses(measure) and keys:
             raise ConfigError(f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
     return plan
 
@@ -60,12 +63,21 @@ MEASURES = """update_symmetry chance own_heads shared mirror heads heads_chance 
     highest_head_chance positions"""
 
 
+STEPS_TO = "steps_to_"  # followed by a loss [nats/token], such as steps_to_1.8
+
+
+def is_of_losses(measure):
+    """Returns whether a measure means the same only in runs of one task. Scores mean the same in all."""
+    return "loss" in measure or measure.startswith(STEPS_TO)
+
+
 def is_measure(name):
     """Returns whether runs have a measure of this name, or, if it ends in _LAYER, of a layer."""
     from analyze import SCORES  # the names alone, a fork's own ones among them
 
     of_layers = re.sub(r"_\d+$", "", name).removeprefix("positions_")
-    return name in ("loss", "train_loss") or of_layers in {*SCORES, *MEASURES.split()}
+    is_race = re.fullmatch(STEPS_TO + r"\d+(\.\d+)?", name)
+    return is_race or name in ("loss", "train_loss") or of_layers in {*SCORES, *MEASURES.split()}
 
 
 def generation(plan, arm):

@@ -98,3 +98,23 @@ def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits_of_this_hi
             require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), arms)
             for commit in {commit for arm in arms.values() for commit in arm.config["commit"]}:
                 subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, check=True)
+
+
+def test_a_race_counts_the_first_step_at_its_target_and_all_steps_of_a_run_that_never_gets_there(tmp_path):
+    plan = write_plan(tmp_path / "race.py", [("steps_to_2.2", "a", "<", "b")])
+    folders = []
+    for name, seed in itertools.product("ab", range(1, 9)):
+        step = 300 if name == "a" else 600
+        loss = np.where(np.arange(0, 1100, 100) < step, 3.0, 2.2)  # at the target, and not below it
+        if name == "b" and seed == 8:
+            loss[:] = 2.3
+        folders.append(write_run(tmp_path / f"{name}-{seed}", loss, seed))
+    _, of_b, of_a, _, test = printed(*folders, "--plan", plan)[:5]
+    assert of_b == "b 8 650 1 100% +0 [+0, +0] 1".split()  # seven times 600, and 1,000
+    assert of_a == "a 8 300 0 46% -350 [-500, -300] 1".split()
+    assert test == "steps_to_2.2 a < b 8 -350 [-500, -300] 0.0078 as predicted".split()
+    text = plan.read_text()
+    plan.write_text(f"{text}\nmost_params = 0.5")  # write_run has one
+    assert "has 1 parameters" in run(*folders, "--plan", plan)
+    plan.write_text(f"{text}\nmost_params = 5\narms['a']['parent'] = 'b'")
+    assert "a has a parent, and in a race none may" in run(*folders, "--plan", plan)

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from config import ROOT, ConfigError, may_differ, require
-from config.plan import differing_keys, read_plan
-from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, tests_table
+from config.plan import STEPS_TO, differing_keys, read_plan
+from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, steps_table, tests_table
 from data.runs.read import pool, write_comparison
 
 
@@ -41,12 +41,16 @@ def report_runs(args):
 
 def tables_of(args, arms, planned, is_plain, time):
     """Returns the tables that a command line asks for. time: when all runs are shown, in words."""
+    measure = args.measure or (planned[0][0] if planned else "loss")
     if planned:
-        return [arms_table(arms, "loss"), tests_table(planned, arms)]
+        is_race = measure.startswith(STEPS_TO)
+        return [steps_table(arms, measure) if is_race else arms_table(arms, "loss"), tests_table(planned, arms)]
+    if measure.startswith(STEPS_TO):
+        return [steps_table(arms, measure)]
     has_pairs = any(len(arm.seeds()) > 1 for arm in arms.values())
     if args.by_layer or (is_plain and not has_pairs):  # single runs can be looked at, and not compared in pairs
         return [layers_table(arms, time)]
-    return [comparison_table(arms, args.measure or "loss", args.all)]
+    return [comparison_table(arms, measure, args.all)]
 
 
 def print_tables(tables):
@@ -93,6 +97,10 @@ def require_runs_of(plan, arms):
             require(is_free, f"{plan.path}: its {name} has {key} = {expected.get(key)!r}, not {arm.config.get(key)!r}")
         for seed in arm.seeds():
             require(seed in plan.seeds, f"{plan.path} has no seed {seed}")
+        if plan.most_params:
+            n_params = arm.config["n_params"]
+            require(n_params <= plan.most_params, f"{plan.path}: {name} has {n_params:,} parameters, and "
+                    f"{plan.most_params:,} are allowed")
 
 
 def main(argv=None):

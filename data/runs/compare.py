@@ -9,7 +9,7 @@ import numpy as np
 import pandas
 
 from config import require
-from config.plan import task_keys, task_of
+from config.plan import STEPS_TO, is_of_losses, task_keys, task_of
 from data.names import fixed
 from data.runs.statistics import MIN_PAIRS, holm, of_differences, speed_up
 
@@ -24,6 +24,8 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "difference [95 %]": "mean over pairs of runs of one seed: an arm less its baseline (from), or left less right",
     "p": "exact sign flips of pairs (above 20: 100,000 random ones), times the tests that are left (Holm)",
     "result": f"not shown: p is 0.05 or more; too few pairs: p is never below 0.05 with fewer than {MIN_PAIRS}",
+    "of baseline": "mean of steps, as a share of that of the first arm with the same task",
+    "never": "runs that never get there; each counts as all of its steps",
     "updates saved": "share not needed to reach the baseline's last loss (means of three), median over pairs",
     "chance": "mean symmetry of random matrices in the directions of W_qk",
     "heads": "symmetry of single heads, mean over the heads of a layer",
@@ -62,7 +64,7 @@ def tests_table(planned, arms):
         if p >= 0.05:
             result = "not shown" if pairs["n_pairs"] >= MIN_PAIRS else "too few pairs"
         rows.append({"measure": measure, "left": left, "": direction, "right": right, "pairs": pairs["n_pairs"],
-                     "difference [95 %]": difference_cell(pairs), "p": f"{p:.2g}", "result": result})
+                     "difference [95 %]": difference_cell(pairs, measure), "p": f"{p:.2g}", "result": result})
     return pandas.DataFrame(rows)
 
 
@@ -85,18 +87,32 @@ def comparison_table(arms, measure, has_all):
         if name != baseline:
             pairs = of_differences(arm.at_end(measure) - arms[baseline].at_end(measure))
             saved = saved_cell(arm, arms[baseline]) if measure == "loss" else ""
-            cells[name] = {"difference [95 %]": difference_cell(pairs), "from": baseline, "pairs": pairs["n_pairs"],
+            cells[name] = {"difference [95 %]": difference_cell(pairs, measure), "from": baseline, "pairs": pairs["n_pairs"],
                            "updates saved": saved}
     if has_all:
         return arms_table(arms, measure, cells, OF_ARMS + PARTS)
     return arms_table(arms, measure, cells).drop(columns=["pairs", "updates saved"], errors="ignore")
 
 
+def steps_table(arms, measure):
+    """Returns a row for each arm: in how many steps it gets to a loss, in a measure such as steps_to_1.8."""
+    rows = {}
+    for name, arm in arms.items():
+        steps = arm.at_end(measure)
+        of_baseline = arms[find_baseline(arms, arm, measure)].at_end(measure)
+        never = (arm.steps_to(measure) == np.inf).sum()
+        rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
+                      "of baseline": f"{steps.mean() / of_baseline.mean():.0%}",
+                      "difference [95 %]": difference_cell(of_differences(steps - of_baseline), measure),
+                      "parameters": f"{arm.config['n_params']:,}"}
+    return to_table(rows, "arm")
+
+
 def find_baseline(arms, arm, measure):
     """Returns the name of the first arm with which an arm may be compared by a measure."""
     for name, other in arms.items():
         # A score means the same in all tasks, and a loss only within one.
-        if "loss" not in measure or not task_keys([other.config, arm.config]):
+        if not is_of_losses(measure) or not task_keys([other.config, arm.config]):
             return name
 
 
@@ -131,10 +147,12 @@ def mean_cell(arm, measure, digits):
     return "" if np.isnan(mean) else fixed(mean, digits)
 
 
-def difference_cell(pairs):
+def difference_cell(pairs, measure):
     """Returns a difference, with its interval if there are pairs enough."""
     if pairs["n_pairs"] == 0:
         return "no pairs"
     digits = 5 if 1e-6 < abs(pairs["difference"]) < 0.0005 else 3  # a small difference is not none
+    if measure.startswith(STEPS_TO):
+        digits = 0
     difference, low, high = [fixed(number, digits, "+") for number in (pairs["difference"], *pairs["interval"])]
     return f"{difference} [{low}, {high}]" if pairs["n_pairs"] >= MIN_PAIRS else difference

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import pandas
 
 from config import as_now, may_differ, require
-from config.plan import differing_keys
+from config.plan import STEPS_TO, differing_keys
 from data.atomic import replacing
+from data.runs.statistics import first_step
 
 ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; only older runs have python
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
@@ -45,8 +46,19 @@ class Runs(NamedTuple):
         return self.values(measure).unstack("seed").dropna(how="all")
 
     def at_end(self, measure):
-        """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
+        """
+        Returns the last value of a measure in each run: a Series by seed, nan where a run has none. steps_to_X is the
+        first step at which the loss is at or below X, and max_iters in a run that never gets there.
+        """
+        if measure.startswith(STEPS_TO):
+            steps = self.steps_to(measure)
+            return steps.clip(upper=self.config["max_iters"])
         return self.values(measure).groupby("seed", sort=False).last()
+
+    def steps_to(self, measure):
+        """Returns the first step at or below the loss that steps_to_X names: a Series by seed, inf where there is none."""
+        target = float(measure.removeprefix(STEPS_TO))
+        return self.curves("loss").apply(lambda losses: first_step(losses.dropna(), target))
 
     def layers(self, score):
         """Returns a score of each layer at those steps that have it: a DataFrame (S, L), columns such as symmetry_0."""

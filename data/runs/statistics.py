@@ -87,5 +87,10 @@ def speed_up(loss, baseline_loss, window=3):
     """
     target = baseline_loss.rolling(window, min_periods=1).mean().iloc[-1]
     smooth = loss.rolling(window, min_periods=1).mean()  # one loss may be low by chance
-    reached = smooth.index[smooth <= target]
-    return 1 - reached[0] / baseline_loss.index[-1] if len(reached) else -np.inf
+    return 1 - first_step(smooth, target) / baseline_loss.index[-1]
+
+
+def first_step(loss, target):
+    """Returns the first step at which a loss, a Series by step, is at or below a target, or inf if it never is."""
+    reached = loss.index[loss <= target]
+    return reached[0] if len(reached) else np.inf
