@@ -8,6 +8,7 @@ import torch
 import analyze
 from config import ConfigError, load
 from data.export import to_bert
+from data.runs.offsets import offset_logits
 from data.wqk import parts_of_symmetry
 from model import ModelConfig, Transformer
 from tests.lives import checkpoint, run, scores
@@ -103,3 +104,26 @@ def test_what_cannot_be_tied_is_refused(keys, words):
     if set(keys) == {"tie", "n_head"}:
         with pytest.raises(ValueError, match=words):
             Transformer(ModelConfig(60, 16, 2, 1, 32, tie="mirror"))
+
+
+# ---- heads by offset ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_logits_by_offset_are_those_from_which_softmax_makes_the_attention(causal):
+    """By way of the attention itself: with values that are one-hot vectors of the keys, it gives its own weights."""
+    T, model = 6, Transformer(ModelConfig(60, 6, 1, 2, 12, 0.0, 0.0, causal, positions="rotary")).eval()
+    attn, idx = model.blocks[0].attn, torch.randint(60, (5, T))
+    for p in attn.parameters():
+        p.data.normal_()
+    attn.proj = torch.nn.Identity()
+    x = model.ln_emb(model.tok_emb(idx))
+    one_hot = torch.eye(T).repeat(1, 2).expand(5, T, 12)  # (B, T, H D): the value of key j is e_j, in both heads
+    attn.v.register_forward_hook(lambda *_: one_hot)
+    log_weights = attn(x).unflatten(-1, (2, T)).log()  # (B, Q, H, T)
+    log_weights = log_weights.masked_fill(log_weights.isinf(), torch.nan)
+    expected = (log_weights - log_weights.nanmean(-1, keepdim=True)).nanmean(0).transpose(0, 1)  # (H, T, T)
+    found = offset_logits(model, idx, 0)
+    for i, offset in enumerate(range(1 - T, T)):
+        torch.testing.assert_close(found[:, i], expected.diagonal(offset, -2, -1).nanmean(-1), atol=1e-4, rtol=1e-4,
+                                   equal_nan=True)
