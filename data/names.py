@@ -1,6 +1,8 @@
 """How names, numbers and errors of checkpoints are printed. A name may be of somebody else, and hold any characters."""
 
 import contextlib
+import os
+import sys
 
 
 def printable(text):
@@ -18,6 +20,13 @@ class CheckpointError(Exception):
 
     def __init__(self, message):
         super().__init__(printable(message))
+
+
+# analyze.py loads this file as analyze.data.names, and train.py as data.names. Both have the class of the one that was
+# loaded first, so whoever catches the errors of one catches those of the other.
+twin = sys.modules.get("data.names" if __name__ == "analyze.data.names" else "analyze.data.names")
+if hasattr(twin, "CheckpointError") and os.path.samefile(twin.__file__, __file__):
+    CheckpointError = twin.CheckpointError
 
 
 def require(condition, message):

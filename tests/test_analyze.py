@@ -129,6 +129,14 @@ def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored
     assert list(map(float, printed.split())) == pytest.approx([defined(m)[0] for m in wqk_of(PAIRS)], abs=1e-6)
 
 
+@pytest.mark.parametrize("first, second", [("analyze.data.names", "data.names"), ("data.names", "analyze.data.names")])
+def test_whoever_catches_the_errors_of_data_catches_those_of_analyze(first, second):
+    code = (f"import analyze, sys, importlib\nsys.modules.pop('analyze.data.names')\n"
+            f"first, second = map(importlib.import_module, {[first, second]})\n"
+            "assert first is not second and first.CheckpointError is second.CheckpointError")
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 # ---- where numbers run out ---------------------------------------------------------------------------------------
 
 
