@@ -26,7 +26,7 @@ sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run 
 __path__ = [str(Path(__file__).resolve().parent)]
 from analyze.data.memory import keep_memory
 from analyze.data.names import CheckpointError, printable, require
-from analyze.data.wqk import apart, draw_norms, in_float64, multiply
+from analyze.data.wqk import draw_norms, energy_of_terms, in_float64, multiply
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
@@ -96,12 +96,13 @@ def balance(rows, columns):
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
 # symmetry(m) and directionality(m) are for a matrix that you have. scores(w_q, w_k) finds the same from its factors.
 
-Measured = namedtuple("Measured", "symmetry rows columns product")  # (...), norms (..., C) twice, a product of data/wqk.py
+# The symmetry (...), the norms of rows and of columns (..., C), and a Whole or a Factored of data/wqk.py.
+Measured = namedtuple("Measured", "symmetry rows columns product")
 # {name: a function of a Measured and of gamma}. To add a score, add a line: tables and files take it from here.
 SCORES = {
-    "symmetry": lambda found, gamma: found.symmetry,
-    "directionality": lambda found, gamma: balance(excess(found.rows, gamma), excess(found.columns, gamma)),
-    "directionality_eq17": lambda found, gamma: balance(outliers(found.rows, gamma), outliers(found.columns, gamma)),
+    "symmetry": lambda m, gamma: m.symmetry,
+    "directionality": lambda m, gamma: balance(excess(m.rows, gamma), excess(m.columns, gamma)),
+    "directionality_eq17": lambda m, gamma: balance(outliers(m.rows, gamma), outliers(m.columns, gamma)),
 }
 Scores = namedtuple("Scores", SCORES)
 
@@ -118,8 +119,8 @@ def scores(w_q, w_k, gamma=GAMMA):
     if w_q.shape[-2:] != w_k.shape[-2:]:
         raise ValueError(f"expected W_q and W_k of the same (C, r), got {tuple(w_q.shape)} and {tuple(w_k.shape)}: "
                          "for grouped keys use what layer_factors returns")
-    found = measure(w_q, w_k)
-    return Scores(**{name: function(found, gamma) for name, function in SCORES.items()})
+    measured = measure(w_q, w_k)
+    return Scores(**{name: function(measured, gamma) for name, function in SCORES.items()})
 
 
 def wqk(w_q, w_k):
@@ -128,11 +129,11 @@ def wqk(w_q, w_k):
 
 
 def measure(w_q, w_k):
-    """W_q and W_k (..., C, r) -> the symmetry (...), the norms of rows and columns (..., C), and a product of data/wqk.py."""
+    """Returns the Measured of W_q and W_k (..., C, r)."""
     product = multiply(w_q, w_k)  # W_q and W_k scaled, so that nothing overflows; scores do not depend on it
     rows, columns = product.row_norms(), product.column_norms()
     energy = rows.square().sum(-1)  # |W_qk|^2
-    is_zero = energy <= 1e-26 * apart(product.w_q, product.w_k)  # all that is left is rounding
+    is_zero = energy <= 1e-26 * energy_of_terms(product.w_q, product.w_k)  # all that is left is rounding
     # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
     rows, columns = [norms.masked_fill(is_zero[..., None], math.nan) for norms in (rows, columns)]
     return Measured((product.trace() / energy).masked_fill(is_zero, math.nan), rows, columns, product)
@@ -168,13 +169,13 @@ def split_heads(w, n_head):
 
 def score_row(w_q, w_k, gamma, head=None):
     """The numbers of one W_qk for a table: {name: a number}. head: its number; None for a layer, which gets a limit."""
-    found = measure(w_q, w_k)
-    row = {name: function(found, gamma).item() for name, function in SCORES.items()}
-    row |= dict(chance=found.product.mean_symmetry().item(), limit=math.nan)
+    measured = measure(w_q, w_k)
+    row = {name: function(measured, gamma).item() for name, function in SCORES.items()}
+    row |= dict(chance=measured.product.mean_symmetry().item(), limit=math.nan)
     if head is None:
         # By chance 95 of 100 directionalities are between minus the limit and the limit. It is drawn, so it is within a
         # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
-        rows, columns = excess(draw_norms(found.product), gamma).chunk(2)  # (MATRICES / 2,)
+        rows, columns = excess(draw_norms(measured.product), gamma).chunk(2)  # (MATRICES / 2,)
         row["limit"] = balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
     return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
 

@@ -8,17 +8,17 @@ The numbers that scores and chance need of M = W_qk = W_q W_k^T, (C, C): from M 
     mean_symmetry    what chance gives to its symmetry, |MM|^2 / |M|^4
     lengths          |g M| / |g| for random directions g, of which chance makes a directionality
 
-Chance means random matrices that use the same directions as M.
+Chance: keep how strong M is in each direction of its rows and columns, and redraw at random which meets which.
 
 Symmetry. A matrix of few directions has some symmetry by chance, if its two sides use the same ones: with one direction
-on both sides it is 1. Random matrices in the directions of M are A Z B, with Z ~ N(0, 1) and the roots A of M M^T
-and B of M^T M, so they have the energy of M in every direction of both sides. Since
+on both sides it is 1. Let A be the root of M M^T, which is how strong the directions of the query side are, and B the
+root of M^T M, the same of the key side. Between them stands a random matrix, Z ~ N(0, 1): so A Z B. Since
 
     E tr(AZB AZB) = |BA|^2 = |MM|^2   and   E |AZB|^2 = |A|^2 |B|^2 = |M|^4,
 
 their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. For trained positions it was
-within a twentieth of the mean, and the standard deviation at most sqrt(2) times it. If a few singular values are far
-above the others, it can be a third above the mean, or half of it.
+within a twentieth of the mean. If a few singular values are far above the others, it can be a third above the mean, or
+half of it. Single matrices scatter widely: their standard deviation was 1 to 2.8 times the mean.
 
 Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S. If
 a few singular values are large, their norms differ much, and directionality is far from 0 by chance.
@@ -65,14 +65,14 @@ class Factored(NamedTuple):
     w_k: Tensor  # (..., C, r)
     gram_q: Tensor  # W_q^T W_q, (..., r, r)
     gram_k: Tensor  # W_k^T W_k, (..., r, r)
-    kq: Tensor  # W_k^T W_q, (..., r, r)
+    cross_gram: Tensor  # W_k^T W_q, (..., r, r)
 
     def energy(self):
         return (self.gram_q * self.gram_k).double().sum((-2, -1))  # |M|^2 = tr(W_q^T W_q W_k^T W_k)
 
     def trace(self):
         # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q): factors of a trace may move round in a circle.
-        return (self.kq * self.kq.mT).double().sum((-2, -1))
+        return (self.cross_gram * self.cross_gram.mT).double().sum((-2, -1))
 
     def row_norms(self):
         # Row i of M is w_i W_k^T, and its squared norm is w_i (W_k^T W_k) w_i^T. Rounding can make it negative.
@@ -84,7 +84,8 @@ class Factored(NamedTuple):
         return (self.gram_q @ k * k).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
 
     def mean_symmetry(self):
-        square = (self.kq.mT @ self.gram_q @ self.kq * self.gram_k).double().sum((-2, -1))  # MM = W_q kq W_k^T
+        # MM = W_q (W_k^T W_q) W_k^T
+        square = (self.cross_gram.mT @ self.gram_q @ self.cross_gram * self.gram_k).double().sum((-2, -1))
         return square / self.energy().square()
 
     def lengths(self, g):
@@ -99,7 +100,7 @@ def multiply(w_q, w_k):
     if 3 * r <= C:  # 5 C r^2 multiplications in all, and M takes C^2 r
         q, k = w_q.float(), w_k.float()  # of which scores keep five digits
         factored = Factored(q, k, q.mT @ q, k.mT @ k, k.mT @ q)
-        if (factored.energy() > 1e-2 * apart(q, k)).all():
+        if (factored.energy() > 1e-2 * energy_of_terms(q, k)).all():
             return factored
         # Else heads nearly cancel. Gram matrices hold squares, and have lost the digits of what remains of M.
     return Whole(w_q, w_k, w_q @ w_k.mT)
@@ -149,7 +150,7 @@ def near_one(w, dims=(-2, -1)):
     return w / torch.where(largest > 0, largest, 1.0)
 
 
-def apart(w_q, w_k):
+def energy_of_terms(w_q, w_k):
     """M is a sum of r matrices, each a column of W_q times a column of W_k: their squared norms, added up (...)."""
     return (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)
 

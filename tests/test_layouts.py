@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from analyze.data.pretrained.layout_table import NO_SOFTMAX, TABLE
+from analyze.data.pretrained.architectures import NO_SOFTMAX, TABLE
 from analyze.data.pretrained.layouts import find_stacks
 from analyze.data.pretrained.checkpoint import open_checkpoint
 from tests.tiny_models import (CASES, NOT_RUN, build, configuration_auto, inputs, saved, shapes, small_config,

@@ -4,7 +4,7 @@ import re
 
 from ..names import require
 from .beside import QK_WORD, is_cross_attention
-from .layout_table import Row, Sizes, read_sizes
+from .architectures import Row, Sizes, read_sizes
 
 # What a query is called in names of weights, and what the key beside it.
 KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk", "WQ": "WK"}

@@ -3,12 +3,12 @@ How the tensors of a layer hold its heads: the functions in FORMS, which layouts
 
 Each function takes these tensors, and returns q (H, D, C) and k (Hkv, D, C), as views if possible. Its docstring says
 what the tensors hold. It raises RuntimeError if they do not. nn.Linear stores (out, in), so a head is D rows of a
-weight. sizes: layout_table.Sizes.
+weight. sizes: architectures.Sizes.
 """
 
 import torch
 
-from .layout_table import pick
+from .architectures import pick
 
 
 def separate(weights, sizes, config):

@@ -5,7 +5,7 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
     w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
-layouts.csv says where each model has these weights, layout_table.py which of its rows a model needs, by_hand.py makes a
+layouts.csv says where each model has these weights, architectures.py which of its rows a model needs, by_hand.py makes a
 row of what the user says, beside.py says what may lie beside them, and FORMS how tensors hold the heads. These are the
 raw weights: biases, RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
 """
@@ -18,7 +18,7 @@ from .beside import is_cross_attention, is_of, looks_like_query, refuse_changed
 from .by_hand import advice, numbered
 from ..names import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
-from .layout_table import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
+from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)
 
 
@@ -74,7 +74,7 @@ def find_stacks(config, shapes, hand=None):
 def stacks_of_parts(config, shapes):
     """Returns the same by the table. Checks that no other tensor looks like a query."""
     model_type = pick(config, str, "model_type")
-    others = {module for row in TABLE.get(model_type, []) for module in row.others}
+    others = {module for row in TABLE.get(model_type, []) for module in row.unscored}
     others |= {"mtp", "mtp_block", "mtp_layers"}  # which predict further tokens, in any model
     names = {name for name in shapes if not is_of(name, others)}
     queries = {name for name in names if looks_like_query(name, shapes[name])}
@@ -90,7 +90,7 @@ def stacks_of_parts(config, shapes):
             # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
             inner = row.stack if len(rows) > 1 or not part.name else ""
             stacks.append(Stack(".".join(filter(None, [part.name, inner])), mask_is_causal(row, part.config), layers))
-            accounted_for |= beside | refuse_changed(layers, part.names, row.others)
+            accounted_for |= beside | refuse_changed(layers, part.names, row.unscored)
             queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
     left = sorted(name for name in queries - accounted_for if not is_cross_attention(name))
     told = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"

@@ -39,7 +39,7 @@ class Row(NamedTuple):
     n_head: int | None = None
     head_dim: int | None = None
     n_shared: int | None = None  # number of last layers that take the keys of an earlier one
-    others: tuple = ()  # modules of this type that are not scored, and what lies beside q and k without changing them
+    unscored: tuple = ()  # modules of this type that are not scored, and what lies beside q and k without changing them
     note: str = ""  # where it was read, if not in transformers, and what else a reader may ask
     sizes: tuple | None = None  # Sizes by the user's words. The weights are then patterns of whole names
 
@@ -61,7 +61,7 @@ with open(Path(__file__).parent / "layouts.csv", newline="") as file:
     for line in csv.DictReader(file):
         for column in "n_layer", "n_head", "head_dim", "n_shared":
             line[column] = int(line[column]) if line[column] else None
-        for column in "weights", "others":
+        for column in "weights", "unscored":
             line[column] = line[column].split()
         TABLE[line["model_type"]].append(Row(**line))
 
@@ -126,9 +126,9 @@ def rows_of(model_type, config):
 
 def part_type(model_type, part, config):
     """Returns the model_type of a part. If its config has none that is in the table, it is clip_text or the like."""
-    own = pick(config, str, "model_type", default=model_type)
+    own_type = pick(config, str, "model_type", default=model_type)
     made = f"{model_type}_{part}".replace("-", "_")
-    known = [name for name in (own, made, f"{made}_model") if name in TABLE and name != model_type]
+    known = [name for name in (own_type, made, f"{made}_model") if name in TABLE and name != model_type]
     return known[0] if known else made  # for the message that it is not known
 
 
