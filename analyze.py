@@ -204,13 +204,13 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
 
         >>> score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
 
-    layout: if it is not known, q and k, or qkv, with heads and order (data/pretrained/by_hand.py).
+    layout: if it is not known, q and k, or qkv, with heads, order and unscored (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
     from analyze.data.pretrained import tables  # here: a training needs the scores alone
     from analyze.data.pretrained.by_hand import read_hand
     from analyze.data.pretrained.checkpoint import open_checkpoint
-    from analyze.data.pretrained.layouts import find_stacks
+    from analyze.data.pretrained.layouts import read_stacks
 
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = read_hand(**layout)
@@ -220,7 +220,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         opened = open_checkpoint(source)
         shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
-        stacks = find_stacks(opened.config, shapes, hand)  # where q and k are
+        stacks, left_out = read_stacks(opened.config, shapes, hand)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
@@ -233,10 +233,11 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             for h in range(len(w_q) if per_head else 0):
                 found.append(score_row(w_q[h], w_k[h * len(w_k) // len(w_q)], gamma, head=h))
             rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in found]
-    # What is the same in all rows. How much was read is told, but is no property of the model.
+    # What is the same in all rows. How much was read, and what was not scored, is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
                   layout=tables.in_words(layout))
-    return ScoredModel(tables.score_table(rows, common, SCORES), factors, opened.note)
+    note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
+    return ScoredModel(tables.score_table(rows, common, SCORES), factors, note)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -258,10 +259,11 @@ def read_command(argv):
     hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
     hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
     hand.add_argument("--order", metavar="FORM", help="how they hold q and k, a function of data/pretrained/forms.py: "
-                      "blocks, halves, grouped, conv1d; or kv, if those of --k hold keys above values")
+                      "blocks, halves, grouped, conv1d; kv, if --k holds keys above values; kernels (in, out)")
     hand.add_argument("--heads", metavar="H[,HKV[,D]]", help="how many heads of queries and of keys, and their size")
+    hand.add_argument("--unscored", metavar="NAME[,NAME]", help="modules beside q and k that do not change them")
     args = parser.parse_args(argv)
-    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order")}
+    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "unscored")}
     for path in filter(None, (args.plot, args.matrices)):
         if not path.endswith((".png", ".pdf", ".svg", ".jpg")):  # or it would be known only after the work
             parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")

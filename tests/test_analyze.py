@@ -229,9 +229,10 @@ def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for
 
 
 def test_scores_of_other_tensors_are_not_taken_for_those_that_were_asked_for(analysed):
-    name = bert("m")
-    for q, k, pairs in (QUERY, KEY, PAIRS), (KEY, QUERY, PAIRS.flip(1)):
-        found = analysed("--hf", name, "--q", q, "--k", k, "--heads=2")
+    model_folder("m", {f"h.{i}.{x}.weight": w for i, pair in enumerate(PAIRS) for x, w in zip(("theta", "phi"), pair)})
+    theta, phi = "h.{i}.theta.weight", "h.{i}.phi.weight"
+    for q, k, pairs in (theta, phi, PAIRS), (phi, theta, PAIRS.flip(1)):
+        found = analysed("--hf", "m", "--q", q, "--k", k, "--heads=2")
         expected = [defined(m)[1] for m in wqk_of(pairs)]
         assert list(found.table.directionality[-3:]) == pytest.approx(expected, abs=1e-5)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analyze.data.pretrained.checkpoint import CheckpointError
-from analyze.data.pretrained.layouts import find_stacks
+from analyze.data.pretrained.layouts import find_stacks, read_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 BOTH = range(2)  # layers
@@ -49,8 +49,9 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
         {"": (True, 2, 4, 4)}),
     "a causal model trained on without its mask is neither": (
         LLAMA | {"is_causal": False}, llama(), {"": (None, 2, 4, 4)}),
-    "as the name of its architecture may say": (
-        LLAMA | {"architectures": ["LlamaBidirectionalModel"]}, llama(), {"": (None, 2, 4, 4)}),
+    **{f"as {keys} may say": (LLAMA | keys, llama(), {"": (None, 2, 4, 4)}) for keys in (
+        {"architectures": ["LlamaBidirectionalModel"]}, {"architectures": ["LlamaBiForMNTP"]},
+        {"architectures": ["LlamaEncoderModel"]}, {"is_decoder": False}, {"bidirectional": True})},
     "a bias and an adapter elsewhere change no query or key": (
         LLAMA, llama() | {"model.layers.0.mlp.down_proj.lora_A.weight": (8, 32),
                           "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32),
@@ -74,6 +75,11 @@ def test_what_is_found(config, names, stacks):
 @pytest.mark.parametrize("keys, layers", [
     ({"layer_types": ["linear_attention", "full_attention"] * 5}, [1, 3, 5, 7]),  # the last two predict further tokens
     ({"attn_type_list": [0, 0, 0, 1] * 2}, [3, 7]),  # MiniMax
+    ({"full_attention_interval": 4}, [3, 7]),  # Qwen3-Next
+    ({"attn_layer_period": 4, "attn_layer_offset": 1}, [1, 5]),  # Jamba
+    ({"full_attn_idxs": [2, 5]}, [2, 5]), ({"attn_layer_indices": [2, 5]}, [2, 5]),  # LFM2, Bamba
+    ({"linear_attn_config": {"full_attn_layers": [4, 8]}}, [3, 7]),  # Kimi counts from 1
+    ({"cross_attention_layers": [0, 1, 2, 4, 5, 6]}, [3, 7]),  # Mllama
     ({"hybrid_override_pattern": "M-M*M-E*"}, [3, 7]),  # Nemotron-H
 ])
 def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is_there(keys, layers):
@@ -85,11 +91,34 @@ def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is
             find_stacks(config, llama(i for i in layers if i != lost))
 
 
-def test_where_the_config_has_a_rule_for_layers_those_with_queries_and_keys_are_scored():
-    config = LLAMA | {"num_hidden_layers": 8, "full_attention_interval": 4}  # Qwen3-Next
+UNKNOWN_RULE = LLAMA | {"num_hidden_layers": 8, "linear_attn_config": {"head_dim": 8}}
+
+
+def test_where_the_config_has_a_rule_that_is_not_known_layers_with_queries_and_keys_are_scored_and_counted():
     others = {f"model.layers.{i}.self_attn.q_proj.weight": (32, 32) for i in (0, 1)}  # Kimi's layers have these, too
-    [stack] = find_stacks(config, llama([3, 7]) | others)
+    [stack], left_out = read_stacks(UNKNOWN_RULE, llama([3, 7]) | others)
     assert [layer.index for layer in stack.layers] == [3, 7]
+    assert left_out == ["6 of 8 layers, which have no queries and keys"]
+
+
+T5 = dict(model_type="t5", num_layers=2, num_heads=4, d_kv=8)
+T5_ENCODER = qk("encoder.block.{i}.layer.0.SelfAttention", weights="q k")
+LEFT_OUT = [  # config, names, in words what is left out
+    (LLAMA, llama(), []),
+    (GEMMA_3N, llama(range(17), prefix="model.language_model."), ["keys of others: 15 of 17 layers"]),
+    (GEMMA_3N, llama(range(17), prefix="model.language_model.") | qk("model.audio_tower.layers.{i}.self_attn"),
+     ["audio_tower", "keys of others: 15 of 17 layers"]),
+    (LLAMA, llama() | qk("mtp.layers.{i}.self_attn"), ["layers that predict tokens"]),
+    (LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)), ["layers that predict tokens"]),
+    (T5, T5_ENCODER, ["the decoder is not in these files"]),
+    (CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768)),
+     ["no attention of the text is in these files"]),
+]
+
+
+@pytest.mark.parametrize("config, names, left_out", LEFT_OUT)
+def test_what_is_left_out_is_told(config, names, left_out):
+    assert read_stacks(config, names)[1] == left_out
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -97,7 +126,17 @@ def test_where_the_config_has_a_rule_for_layers_those_with_queries_and_keys_are_
 C_ATTN = qk("h.{i}.attn", BOTH, (96, 32), weights="c_attn")
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
+QWEN_3 = LLAMA | dict(model_type="qwen3", num_hidden_layers=6)
+VIT = dict(model_type="vit", num_hidden_layers=2, num_attention_heads=4)
 REFUSED = [  # config, names, what is said
+    # After a merge in depth, or an edit of kinds: layers with weights of q and k, and no attention.
+    (QWEN_3 | {"layer_types": ["full_attention"] * 4}, llama(range(6)), "fewer kinds than layers, 4 for 6"),
+    *[(QWEN_3 | {"layer_types": ["full_attention", kind] * 3}, llama(range(6)),
+       "layer 1, 3, 5 has weights of q and k, and no attention by its kind")
+      for kind in ("moe", "linear_attention", "conv")],
+    # The names that a file has, and those of a state_dict of transformers 5, in one.
+    (VIT, qk("encoder.layer.{i}.attention.attention", weights="query key") | qk("layers.{i}.attention"),
+     "layers under two kinds of names"),
     ({}, llama(), "no config.json says its type: name its weights .*q_proj.* with --q"),
     (LLAMA | dict(num_hidden_layers=1), llama(), "weights of layer 1 as well"),
     (LLAMA | dict(model_type="olmo", num_attention_heads=None), llama(), "no number of heads"),
@@ -120,9 +159,11 @@ REFUSED = [  # config, names, what is said
     # Quantised weights, adapters, parametrizations, masks, scales: in the module of a weight, in its block, around it.
     (LLAMA, {name.replace("q_proj", "q_proj.base_layer"): shape for name, shape in llama().items()},
      "q_proj of layer 0, 1 missing"),
-    *[(LLAMA, llama() | {f"{Q_PROJ}{name}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload.*prune.*remove_param")
-      for name in (".qweight", ".lora_A.default.weight", "_lora.down.weight", ".weight_orig", ".weight_scale",
-                   ".weight_scale_inv", ".g_idx", ".scales")],
+    *[(LLAMA, llama() | {f"{Q_PROJ}{name}": (8, 32)}, f"q_proj.* lies beside a query or key.*: {remedy}")
+      for remedy, tensors in {"merge the adapter.*merge_and_unload": ".lora_A.default.weight _lora.down.weight",
+                              "merge the two.*prune.*remove_param": ".weight_orig .weight_mask",
+                              "if the weights are quantised": ".qweight .weight_scale .weight_scale_inv .g_idx .scales"
+                              }.items() for name in tensors.split()],
     *[(LLAMA, llama() | {f"model.layers.0.self_attn.{name}": (8, 32)}, "may change it")
       for name in ("delta.weight", "per_dim_scale")],
     (LLAMA, llama() | {"lora.model.layers.0.self_attn.q_proj.a.weight": (8, 32)}, "no known place"),

@@ -162,15 +162,32 @@ def read_size(name, row, config):
     return pick(config, int, *[key.format(row.stack) for key in KEYS[name].split()], default=getattr(row, name, None))
 
 
-def softmax_layers(config, n_layer, whole):
-    """Returns which layers have attention with a softmax. whole: those that have all weights of queries and keys."""
+def softmax_layers(config, n_layer):
+    """
+    Returns which layers have attention with a softmax, or None if only their weights can tell.
+
+    Of 8 layers full_attention_interval = 4 means 3 and 7; attn_layer_period = 4, attn_layer_offset = 1 mean 1 and 5.
+    """
     kinds = pick(config, list, *KINDS_OF_LAYERS, default=[])
     kinds = kinds or list(pick(config, str, "hybrid_override_pattern", default=""))
     if kinds:  # it may go on with layers that predict further tokens
-        return [i for i, kind in zip(range(n_layer), kinds) if kind not in NO_SOFTMAX]
-    if any(config.get(key) for key in SOME_LAYERS):
-        return [i for i in whole if i < n_layer]
-    return list(range(n_layer))
+        require(len(kinds) >= n_layer, f"config.json: fewer kinds than layers, {len(kinds)} for {n_layer}: correct it")
+        return [i for i in range(n_layer) if kinds[i] not in NO_SOFTMAX]
+    if not any(config.get(key) for key in SOME_LAYERS):
+        return list(range(n_layer))
+    interval = pick(config, int, "full_attention_interval")  # Qwen3-Next
+    if interval:
+        return list(range(interval - 1, n_layer, interval))
+    period = pick(config, int, "attn_layer_period")  # Jamba
+    if period:
+        return list(range(pick(config, int, "attn_layer_offset", default=4), n_layer, period))
+    cross = pick(config, list, "cross_attention_layers")  # Mllama
+    if cross:
+        return [i for i in range(n_layer) if i not in cross]
+    counted_from_1 = pick(pick(config, dict, "linear_attn_config", default={}), list, "full_attn_layers")  # Kimi
+    if counted_from_1:
+        return [i - 1 for i in counted_from_1]
+    return pick(config, list, "full_attn_idxs", "attn_layer_indices")
 
 
 def mask_is_causal(row, config):
@@ -179,10 +196,13 @@ def mask_is_causal(row, config):
         return pick(config, bool, "is_decoder", default=False) or pick(config, bool, "causal", default=False)
     if row.mask != "causal":
         return None if row.mask == "unknown" else False
-    # In Gemma 4 "all", or "vision", which is of images only. LFM2 and LLaMA say it in the name of their architecture.
+    # In Gemma 4 "all", or "vision", which is of images only. LFM2 and LLaMA say it in the name of their architecture,
+    # as LlamaBiModel. Other classes have is_decoder = False by default, whatever their mask.
     is_changed = (config.get("use_bidirectional_attention") in (True, "all")
-                  or "Bidirectional" in str(config.get("architectures"))
-                  or not pick(config, bool, "is_causal", default=True))
+                  or re.search(r"Bi[A-Z]|Bidirectional|Encoder(?!Decoder)", str(config.get("architectures")))
+                  or pick(config, bool, "bidirectional", default=False)
+                  or not pick(config, bool, "is_causal", default=True)
+                  or row.model_type == "llama" and not pick(config, bool, "is_decoder", default=True))
     return None if is_changed else True  # None: it was first trained as a causal model, and then not
 
 

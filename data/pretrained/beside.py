@@ -23,53 +23,96 @@ LIKE_QUERY = re.compile(rf"(.*[._])?({QUERY}|attn\.attn|(attn|attention|mha)(\.s
                         r"(_?(proj|lin|linear|net|layer|weight|a_proj|b_proj))?(\.linear)?(\.weight)?")
 CROSS = re.compile(r"cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention")
 WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
-CHANGED = ("lies beside a query or key and may change it: merge the two and save again (PEFT: merge_and_unload(); "
-           "torch.nn.utils: prune.remove, remove_parametrizations)")
+PREDICTING = "mtp", "mtp_block", "mtp_layers"  # modules that predict further tokens, in any model
+NO_LINEAR = re.compile(r"lora|adapter|base_layer|parametrizations|_orig\b|mask|scale")
+# What to do about a tensor that may change a query or key, by a word of its name. The first that fits is told.
+REMEDIES = {
+    r"lora|adapter|base_layer": "merge the adapter and save again (PEFT: merge_and_unload())",
+    r"parametrizations|_orig\b|mask": "merge the two and save again (torch.nn.utils: prune.remove, "
+                                      "remove_parametrizations)",
+    r"scale|qweight|qzeros|g_idx": "if the weights are quantised, multiply them by their scales and save again",
+    r"": "if it does not, name it as one of --unscored, with the names of queries and keys",
+}
 
 
 def is_of(name, modules):
-    """Returns whether one of these modules is in the path of a tensor."""
+    """Returns whether one of these modules is in the path of a tensor, as tower is in model.tower.0.q.weight."""
     return any(f".{module}." in f".{name}." for module in modules)
 
 
 def is_cross_attention(name):
-    """Returns whether a tensor is of the cross-attention of a layer: by what comes after the number of the layer."""
-    before, *after = re.split(r"(?:^|\.)\d+\.", name)
+    """
+    Returns whether a tensor is of the cross-attention of a layer: by what comes after the number of the layer.
+
+    It is decoder.layers.0.encoder_attn.q_proj.weight, and not cross_encoder.layers.0.self_attn.q_proj.weight.
+    """
+    _, *after = re.split(r"(?:^|\.)\d+\.", name)
     return bool(after and CROSS.search(after[-1]))
 
 
 def looks_like_query(name, shape):
-    """Returns whether a tensor may hold the queries of a layer, alone or with the keys."""
+    """
+    Returns whether a tensor may hold the queries of a layer, alone or with the keys.
+
+    h.0.attn.c_attn.weight (3 C, C) may, h.0.attn.c_attn.bias (3 C) and pooler.query.weight, of no layer, do not.
+    """
     is_numbered = re.search(r"(^|\.)\d+\.", name) is not None
     return is_numbered and len(shape) > 1 and LIKE_QUERY.fullmatch(name) is not None
 
 
-def refuse_changed(layers, names, others):
+def refuse_changed(layers, shapes, unscored, by_hand=False):
     """
     Returns the names in the blocks of attention of these layers, or, of layers that hold q and k themselves, those that
-    sound like queries or keys. Raises CheckpointError if one of them may change q or k. others: modules that do not.
+    sound like queries or keys. Raises CheckpointError if one of them may change q or k. shapes: of all tensors.
+    unscored: modules that do not. by_hand: a plain Linear, whatever it is called, is another projection.
+
+    Of a layer with  h.0.attn.q.weight  and  h.0.attn.k.weight  the block is h.0.attn, and the words are q and k:
+        h.0.attn.q.bias      in the module of a word: it is in OF_WEIGHT, so it changes nothing
+        h.0.attn.out.weight  in another module: it is in beside.csv, or by hand a plain Linear
+        h.0.attn.q_delta     in neither: refused
+        h.0.mlp.up.weight    in no block: not looked at
     """
-    own = {name for layer in layers for name in layer.names}
-    words_of = {}  # a block of attention -> what the weights in it are called, such as h.0.attn -> {c_attn}
-    for name in own:
-        require(not WRAPPED.search(name), f"{name} {CHANGED}")
-        stem = re.sub(r"(\.linear)?(\.weight)?$", "", name)
-        block, word = re.fullmatch(r"(?:(.*)\.)?([^.]*[^.\d][^.]*(?:\.\d+)*)", stem).groups(default="")
+    scored = {name for layer in layers for name in layer.names}
+    words_of = {}  # {block: its words}
+    for name in scored:
+        require(not WRAPPED.search(name), changed(name))
+        block, word = split_name(name)
         words_of.setdefault(block, set()).add(word)
+    sizes = {shapes[name] for name in scored}
     inside = set()
-    for name in names:
+    for name in shapes:
         path = name.split(".")
         for n, first in enumerate(path):
-            words = words_of.get(".".join(path[:n]))
-            if not words:  # no block of attention
+            block = ".".join(path[:n])
+            words = words_of.get(block)
+            if not words:
                 continue
             is_called_after = QK_WORD.search(first) or first.startswith(tuple(word.partition(".")[0] for word in words))
-            if is_called_after or not is_layer(path[:n]):  # a whole layer holds other things, too
-                inside.add(name)
-                rest = ".".join(path[n:])
-                is_harmless = name in own or is_of(rest, others) or changes_nothing(rest, words)
-                require(is_harmless, f"{name} {CHANGED}")
+            if is_layer(path[:n]) and not is_called_after:  # a whole layer holds other things, too
+                continue
+            inside.add(name)
+            rest = ".".join(path[n:])
+            is_harmless = name in scored or is_of(name, unscored) or changes_nothing(rest, words)
+            is_harmless = is_harmless or (by_hand and is_plain_linear(name, block, words, shapes, sizes))
+            require(is_harmless, changed(name))
     return inside
+
+
+def changed(name):
+    """Returns why a tensor is refused, and what to do about it."""
+    remedy = next(words for sign, words in REMEDIES.items() if re.search(sign, name))
+    return f"{name} lies beside a query or key and may change it: {remedy}"
+
+
+def split_name(name):
+    """
+    Returns the block of attention that a weight is in, and what the weight is called there.
+
+        h.0.attn.q.weight          h.0.attn, q
+        h.0.attn.linears.1.weight  h.0.attn, linears.1    a word is no number alone
+    """
+    stem = re.sub(r"(\.linear)?(\.weight|\.kernel)?$", "", name)
+    return re.fullmatch(r"(?:(.*)\.)?([^.]*[^.\d][^.]*(?:\.\d+)*)", stem).groups(default="")
 
 
 def is_layer(path):
@@ -83,3 +126,22 @@ def changes_nothing(rest, words):
         if rest.startswith(f"{word}."):
             return rest.removeprefix(f"{word}.") in OF_WEIGHT
     return rest.partition(".")[0] in HARMLESS
+
+
+def is_plain_linear(name, block, words, shapes, sizes):
+    """
+    Returns whether a tensor is of a Linear layer beside q and k: one weight of such a size, and at most a bias.
+
+    With q and k of (C, C), out.weight (C, C) is. wq2.weight is not, by its name; nor down.weight (8, C), of low rank.
+    """
+    module = re.sub(r"\.(weight|kernel|bias)$", "", name)
+    its_block, word = split_name(module)
+    if its_block != block or QK_WORD.search(word) or word.startswith(tuple(words)) or NO_LINEAR.search(word):
+        return False
+    inside = [other for other in shapes if other.startswith(f"{module}.")]
+    parts = {other.removeprefix(f"{module}."): shapes[other] for other in inside}
+    weight = parts.pop("weight", parts.pop("kernel", ()))
+    parts.pop("bias", None)
+    is_square = len(weight) == 2 and weight[0] == weight[1] and any(weight[0] in size for size in sizes)
+    has_size = any(sorted(weight) == sorted(size) for size in sizes)  # or that of the transpose
+    return not parts and (is_square or has_size)
