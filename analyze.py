@@ -228,11 +228,11 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         for (stack, layer), tensors in zip(layers, bar):
             w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
             factors = layer_factors(w_q, w_k)  # (C, Hkv D) each
-            found = [score_row(*factors, gamma)]
-            require(not math.isnan(found[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero or NaN")
+            numbers = [score_row(*factors, gamma)]  # of the layer, and of each head
+            require(not math.isnan(numbers[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero or NaN")
             for h in range(len(w_q) if per_head else 0):
-                found.append(score_row(w_q[h], w_k[h * len(w_k) // len(w_q)], gamma, head=h))
-            rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in found]
+                numbers.append(score_row(w_q[h], w_k[h * len(w_k) // len(w_q)], gamma, head=h))
+            rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in numbers]
     # What is the same in all rows. How much was read, and what was not scored, is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
                   layout=tables.in_words(layout))
@@ -276,9 +276,13 @@ def report_models(args):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     known = tables.read_scores(args.csv, SCORES)
-    found, scored = [], []  # tables, and what has matrices to draw
+    shown, scored = {}, []  # the table of each source, and what has matrices to draw
+    has_failed = False
     for name in args.hf:
         try:
+            source = tables.known_as(name)
+            if source in shown:  # it was named twice
+                continue
             table = tables.rows_of(known, name, args).assign(model=printable(name))
             note = f"is already in {args.csv}: delete its rows to score it again"
             if table.empty or args.matrices:  # W_qk itself is not in the CSV
@@ -287,17 +291,18 @@ def report_models(args):
                     tables.add_scores(args.csv, model.table)
                 scored.append(model)
                 table, _, note = model
-            found.append(table)
+            shown[source] = table
             print(printable(f"{name}: {note}"), file=sys.stderr)
         except CheckpointError as e:  # it is named, and the others go on
             print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
-    if found:
-        tables.show_scores(found, args)
-    if found and (args.plot or args.matrices):
+            has_failed = True
+    if shown:
+        tables.show_scores([*shown.values()], args)
+    if shown and (args.plot or args.matrices):
         from analyze.data.pretrained import pictures  # and matplotlib with it
 
-        pictures.draw(found, scored, args)
-    return len(found) < len(args.hf)
+        pictures.draw([*shown.values()], scored, args)
+    return has_failed
 
 
 def main(argv):

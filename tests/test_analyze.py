@@ -243,6 +243,27 @@ def test_a_csv_of_something_else_is_named_and_stays_as_it_is(analysed):
     assert Path("s.csv").read_text() == "layer,symmetry\n0,x\n"
 
 
+def test_a_csv_is_whole_or_as_it_was_if_the_disk_is_full(analysed, monkeypatch):
+    analysed("--hf", bert("a"))
+    other = bert("b")
+    before = Path("s.csv").read_bytes()
+
+    def write_half(path, data):
+        with open(path, "wb") as file:
+            file.write(data[: len(before) + 50])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", write_half)
+        assert "No space left" in analysed("--hf", other).status
+    assert Path("s.csv").read_bytes() == before
+
+
+def test_a_model_that_is_named_twice_is_scored_once(analysed):
+    found = analysed("--hf", bert("m"), "./m/", "m")
+    assert found.status == 0 and len(found.table) == 3 and found.err.count(": read") == 1
+
+
 # ---- pictures ----------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from analyze.data.pretrained.checkpoint import open_checkpoint
 from analyze.data.pretrained.folders import find_source
-from tests.toy import (CONFIG, FILE, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
+from tests.toy import (CONFIG, FILE, INDEX, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
                        one_line, read, refusal, stacks_of)
 
 BIN = "pytorch_model.bin"
@@ -73,9 +73,10 @@ def test_cached_files_are_read_without_the_hub(hub, monkeypatch, capsys, offline
 
 @pytest.mark.parametrize("ranges, shift", [(False, 0), (True, 1)])
 def test_a_host_that_does_not_send_the_range_asked_for_is_refused(hub, ranges, shift):
-    hub.add("org/toy", SINGLE)
+    hub.add("org/toy", SINGLE | {"model.safetensors": FILE + bytes(50_000_000)})
     hub.ranges, hub.shift = ranges, shift
     assert "does not serve byte ranges" in refusal("org/toy")
+    assert hub.sent("model.safetensors") < 20_000_000  # what lies between two programs when the one hangs up
 
 
 @pytest.mark.parametrize("source, words", [
@@ -116,6 +117,19 @@ def test_the_index_says_which_file_holds_a_tensor(tmp_path):
     read(folder(tmp_path / "old", SHARDED | {last: save(SHARDS[last] | {stale: torch.zeros_like(WEIGHTS[stale])})}))
     lost = SHARDED | {first: save({name: weight for name, weight in SHARDS[first].items() if name != stale})}
     assert stale in refusal(folder(tmp_path / "lost", lost))
+    half = {"weight_map": {name: file for name, file in INDEX["weight_map"].items() if name != stale}}
+    half = SHARDED | {"model.safetensors.index.json": json.dumps(half).encode()}
+    assert f"does not list ['{stale}']" in refusal(folder(tmp_path / "half", half))
+
+
+def test_a_file_of_an_index_is_the_whole_model_and_without_the_index_it_is_a_piece(tmp_path):
+    first, last = SHARDS
+    for file in SHARDS:
+        assert set(read(folder(tmp_path / "all", SHARDED) / file).tensors) == set(WEIGHTS)
+        piece = folder(tmp_path / file, {file: SHARDED[file]})  # with a config.json
+        assert "is a piece by its name" in refusal(piece / file)
+    told = refusal(folder(tmp_path / "none", {file: SHARDED[file] for file in SHARDS}))
+    assert "give the index.json of these files" in told and "path" not in told
 
 
 @pytest.mark.parametrize("wrap", [
@@ -178,6 +192,18 @@ def of_nanogpt():
     return {"ckpt.pt": as_bin(saved), "model.safetensors": FILE, "config.json": CONFIG}
 
 
+def test_a_ckpt_of_something_else_does_not_come_before_the_weights_beside_it(tmp_path):
+    files = SINGLE | {"ckpt.pt": as_bin({"model": {"x": torch.ones(2)}, "config": {"lr": 0.1}})}
+    opened = read(folder(tmp_path / "run", files))
+    assert set(opened.tensors) == set(WEIGHTS) and opened.note.endswith("in model.safetensors")
+
+
+def test_an_adapter_in_memory_is_refused_as_one_on_disk():
+    module = torch.nn.Linear(2, 2)
+    module.peft_config = {}
+    assert "an adapter, not a model: merge it" in one_line(lambda: open_checkpoint(module))
+
+
 def of_ours():
     """With gains of the norms of queries and keys, which a fork may have."""
     state = {f"blocks.{i}.attn.{x}.weight": w[i].clone() for x, w in (("q", Q), ("k", K), ("v", V)) for i in range(N)}
@@ -213,7 +239,7 @@ def test_a_file_of_another_program_is_read_if_its_path_is_given(tmp_path):
     """With what MAE, DeiT and DINO save beside the weights."""
     saved = {"model": WEIGHTS, "epoch": 3, "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.95))}
     run = folder(tmp_path / "run", {"mae.pth": as_bin(saved), "optimizer.pt": b""})
-    assert "config.json, mae.pth, optimizer.pt" in refusal(run)
+    assert "config.json, mae.pth, optimizer.pt: give the path of the file" in refusal(run)
     assert set(read(run / "mae.pth").tensors) == set(WEIGHTS)
 
 

@@ -25,16 +25,18 @@ from tqdm import tqdm
 from ..names import CheckpointError, only_checkpoint_errors, require
 from .folders import SUFFIXES, Folder, find_source, open_folder
 
-# Of a folder the first of these is read. ckpt.pt of train.py and nanoGPT comes first, because an export beside it would
-# grow old in silence.
+# Of a folder the first of these is read. ckpt.pt comes first if it is of train.py or nanoGPT, because an export beside it
+# would grow old in silence.
 WEIGHTS = ("ckpt.pt", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
            "pytorch_model.bin.index.json")
 STATE_DICTS = "state_dict", "model", "model_state_dict", "net", "module"  # under which training scripts save weights
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
 WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
-# In the names of files and folders of which each process has written one.
-PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d|\d[-_]of[-_](?!0*1\b)\d")
+# In the names of files and folders of which each process has written one; and in those of 1 of 2 files.
+PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d")
+SHARD = re.compile(r"\d[-_]of[-_](?!0*1\b)\d")
+ADAPTER = "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere"
 AHEAD = 3  # groups that are read in advance
 torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO save their arguments
 
@@ -43,18 +45,29 @@ torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO
 
 
 def find_files(folder, name):
-    """Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it."""
+    """
+    Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it.
+
+    model-00001-of-00002.safetensors stands for the index.json that lists it, and so for both files.
+    """
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
-    require(not is_adapter, "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere")
-    name = name or next((known for known in WEIGHTS if known in folder.names), "")
-    require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: give the path "
-            "of one file or folder, or convert it with save_pretrained")
-    if name.endswith(".json"):
-        index = read_json(folder, name)["weight_map"]
-        return sorted(set(index.values())), index
-    is_whole = "config.json" in folder.names or not PIECE.search(f"{folder.called}/{name}")  # else shapes are compared
-    require(is_whole, f"{folder.called}/{name} is a piece by its name: give the folder of all, with its index.json; "
-            "merge them with the program that wrote them; or gather the weights in memory around score_model")
+    require(not is_adapter, ADAPTER)
+    there = [known for known in WEIGHTS if known in folder.names]
+    if not name and there[:1] == ["ckpt.pt"] and len(there) > 1:
+        _, saved = read_torch(folder, "ckpt.pt")
+        there = there if config_of_training(saved) else there[1:]
+    name = name or (there or [""])[0]
+    way = "the index.json of these files" if any(map(SHARD.search, folder.names)) else "the path of the file of the model"
+    require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: give {way}, or "
+            "convert it with save_pretrained")
+    for file in [name] if name.endswith(".json") else [file for file in folder.names if file.endswith(".index.json")]:
+        index = read_json(folder, file)["weight_map"]
+        if name == file or name in index.values():
+            return sorted(set(index.values())), index
+    is_piece = PIECE.search(f"{folder.called}/{name}") and "config.json" not in folder.names  # else shapes are compared
+    require(not is_piece and not SHARD.search(name), f"{folder.called}/{name} is a piece by its name: give the folder of "
+            "all, with its index.json; merge them with the program that wrote them; or gather the weights in memory "
+            "around score_model")
     return [name], {}
 
 
@@ -120,13 +133,20 @@ def read_torch(folder, file):
     return tensors, saved
 
 
-def read_config(folder, file, saved):
-    """Returns the config for a file of weights, {} if there is none. saved: what torch.save has put into this file."""
+def config_of_training(saved):
+    """Returns the config in a checkpoint of nanoGPT or train.py, {} if it is of neither. saved: all that is in it."""
     if isinstance(saved.get("model_args"), dict):
         return {**saved["model_args"], "model_type": "nanogpt"}
     if isinstance(saved.get("config"), dict) and "causal" in saved["config"]:
         n_heads = saved.get("n_heads")  # of each layer; None: the checkpoint is older
         return {**saved["config"], "num_attention_heads_per_layer": n_heads, "model_type": "train.py-checkpoint"}
+    return {}
+
+
+def read_config(folder, file, saved):
+    """Returns the config for a file of weights, {} if there is none. saved: what torch.save has put into this file."""
+    if config_of_training(saved):
+        return config_of_training(saved)
     meta = re.sub(r"^model_(\d+)\.pt$", r"meta_\1.json", file)  # nanochat writes it beside model_000650.pt
     if meta != file and meta in folder.names:
         config = read_json(folder, meta)["model_config"]
@@ -153,6 +173,7 @@ class Checkpoint(NamedTuple):
     n_params: int  # the number of elements of the floating-point tensors; tied ones count once
     folder: Folder | None = None  # None: it is in memory
     size: int = 0  # bytes of all files of weights
+    files: tuple = ()  # their names
 
     @property
     def note(self):
@@ -160,7 +181,8 @@ class Checkpoint(NamedTuple):
         if self.folder is None:
             return "in memory"
         n_read = min(self.size, sum(self.folder.lengths))
-        return f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(self.size, 'B')}"
+        where = self.files[0] if len(self.files) == 1 else f"{len(self.files)} files"
+        return f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(self.size, 'B')} in {where}"
 
     def stream(self, groups):
         """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
@@ -193,19 +215,22 @@ def open_checkpoint(source):
     files, index = find_files(folder, name)
     read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
     with ThreadPoolExecutor(8) as pool:
-        found = dict(zip(files, pool.map(partial(read_file, folder), files)))
-    tensors, saved = found[files[0]]
+        contents = dict(zip(files, pool.map(partial(read_file, folder), files)))
+    tensors, saved = contents[files[0]]
     if index:  # it says which file has a tensor, because others may have old copies
-        tensors = {tensor: found[file][0][tensor] for tensor, file in index.items()}
+        tensors = {tensor: contents[file][0][tensor] for tensor, file in index.items()}
+        unlisted = [tensor for file in files for tensor in contents[file][0] if tensor not in index]
+        require(not unlisted, f"the index.json does not list {unlisted[:1]}, which its files hold: save the model again")
     config = read_config(folder, files[0], saved)
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
-    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, sum(map(folder.size, files)))
+    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, sum(map(folder.size, files)), (*files,))
 
 
 def read_module(module):
     """Returns the Checkpoint of a model in memory, whose tensors are there already."""
     while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
         module = module.module  # DDP
+    require(not hasattr(module, "peft_config"), ADAPTER)
     has_config = hasattr(getattr(module, "config", None), "to_dict")
     config = module.config.to_dict() if has_config else {}
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())  # tied: all names

@@ -1,6 +1,6 @@
 """
-Where the bytes of a checkpoint are: a folder of this machine, or a repository of the Hugging Face Hub, which is read from
-the local cache or else by byte ranges over HTTP. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in
+Where the bytes of a checkpoint are: a folder of this machine, or a repository of the Hugging Face Hub, which is read
+from the local cache or else by byte ranges over HTTP. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in
 huggingface_hub.
 """
 
@@ -15,7 +15,7 @@ import numpy
 import torch
 from huggingface_hub import HfApi, hf_hub_download, hf_hub_url, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff
 from tqdm import tqdm
 
 from ..names import only_checkpoint_errors, printable, require
@@ -55,6 +55,7 @@ class HubFolder(Folder):
         self.sizes = {file.rfilename.removeprefix(inside): file.size for file in files}
         self.names = sorted({file.partition("/")[0] for file in self.sizes})
         self.lengths = []
+        self.by_range = set()  # files of which a range has come
 
     def size(self, file):
         return self.sizes[file]
@@ -73,12 +74,22 @@ class HubFolder(Folder):
         asked = f"{start}-{start + n - 1}"
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
         headers = build_hf_headers() | {"Range": f"bytes={asked}", "Accept-Encoding": "identity"}
-        answer = http_backoff("GET", url, headers=headers, timeout=WAIT)  # asks again if the connection breaks
+        if file in self.by_range:
+            answer = http_backoff("GET", url, headers=headers, timeout=WAIT)  # asks again if the connection breaks
+            self.require_range(answer, file, asked)
+        else:  # a host may send all of the file instead: then it is left after its headers
+            with http_stream_backoff("GET", url, headers=headers, timeout=WAIT) as answer:
+                self.require_range(answer, file, asked)
+                answer.read()
+            self.by_range.add(file)
+        return torch.from_numpy(numpy.frombuffer(bytearray(answer.content), numpy.uint8))
+
+    def require_range(self, answer, file, asked):
+        """Raises CheckpointError if an answer, by its headers, is not the range of a file that was asked for."""
         hf_raise_for_status(answer)
         sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
         require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it all with: "
                 f"hf download {self.repo}")
-        return torch.from_numpy(numpy.frombuffer(bytearray(answer.content), numpy.uint8))
 
 
 # ---- which folder a name means ---------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def stack_by_hand(config, shapes, hand):
     # Named as what is scored but for a number, as blocks.1.0.wq beside blocks.0.0.wq: of another stack, or forgotten.
     scored = {name for layer in layers for name in layer.names}
     patterns = {re.sub(r"\d+", "0", name) for name in scored}
-    for name in shapes.keys() - scored:
+    for name in sorted(shapes.keys() - scored):
         is_forgotten = re.sub(r"\d+", "0", name) in patterns and not is_of(name, hand.unscored)
         require(not is_forgotten, f"{name} is named as what is scored, and is not: if it is of another stack, name it "
                 "as one of --unscored")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas
 
-from ..names import fixed, printable
-from ..names import require
+from ..atomic import replacing
+from ..names import fixed, printable, require
 from .folders import find_source
 
 # Columns of a table, beside the scores. A row is of one layer, or of one of its heads.
@@ -83,11 +83,11 @@ def rows_of(table, name, args):
 
 
 def add_scores(path, rows):
-    """Appends the rows of one model to a CSV file, in one piece."""
-    text = rows.to_csv(index=False, header=not os.path.exists(path), lineterminator="\n")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab", buffering=0) as f:
-        f.write(text.encode())
+    """Adds the rows of one model to a CSV file, which is written anew, so that no half of it is left on a full disk."""
+    before = Path(path).read_bytes() if os.path.exists(path) else b""
+    text = rows.to_csv(index=False, header=not before, lineterminator="\n")
+    with replacing(path) as temporary:
+        temporary.write_bytes(before + text.encode())
 
 
 # ---- what is printed ---------------------------------------------------------------------------------------------
