@@ -188,6 +188,18 @@ def test_the_flags_of_a_refusal_score_the_model():
     assert torch.equal(found[1][1], Q[1].mT)
 
 
+def test_the_advice_shows_all_self_attention_and_no_cross_attention():
+    fused, cross = "{side}.layers.0.self_attn.in_proj_weight", "decoder.layers.0.multihead_attn.in_proj_weight"
+    shapes = {fused.format(side=side): (3 * C, C) for side in ("encoder", "decoder")} | {cross: (3 * C, C)}
+    line = one_line(lambda: find_stacks(dict(model_type="mine", num_attention_heads=H), shapes))
+    for side in "encoder", "decoder":
+        assert f"{side}.layers.{{i}}.self_attn.in_proj_weight" in line
+    assert "multihead_attn" not in line
+    # It is self-attention where nothing else is.
+    line = one_line(lambda: find_stacks(dict(model_type="mine"), {cross: (3 * C, C)}))
+    assert "decoder.layers.{i}.multihead_attn.in_proj_weight" in line
+
+
 def test_the_order_of_a_fused_tensor_is_not_guessed():
     config, shapes = dict(model_type="codegen", n_head=H), {"h.0.attn.c_attn.weight": (3 * C, C)}
     line = one_line(lambda: find_stacks(config, shapes))

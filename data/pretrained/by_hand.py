@@ -8,6 +8,7 @@ from .architectures import Row, Sizes, part_of, pick, read_sizes
 
 # What a query is called in names of weights, and what the key beside it.
 KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk", "WQ": "WK"}
+SHOWN = 6  # patterns in an advice
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order=None, unscored=None):
@@ -76,7 +77,10 @@ def advice(config, queries, names):
     queries: those of the names that look like queries.
     """
     patterns = {numbered(name) for name in names}
-    like_queries = sorted({numbered(name) for name in queries if not is_cross_attention(name)})[:3]
+    # nn.TransformerDecoderLayer calls its cross-attention multihead_attn, and has a self_attn beside it.
+    of_self_attention = {name for name in queries if not is_cross_attention(name)
+           and not (".multihead_attn." in name and name.replace("multihead_attn", "self_attn") in names)}
+    like_queries = sorted({numbered(name) for name in of_self_attention})[:SHOWN]
     sizes = read_sizes(Row(""), config, 0)
     heads = ",".join(str(n) for n in (sizes.n_head, sizes.n_kv_head or sizes.n_head, sizes.head_dim) if n)
     ways = []
