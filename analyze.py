@@ -15,6 +15,7 @@ import argparse
 import math
 import sys
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,15 +169,15 @@ def split_heads(w, n_head):
 
 
 def score_row(w_q, w_k, gamma, head=None):
-    """The numbers of one W_qk for a table: {name: a number}. head: its number; None for a layer, which gets a limit."""
+    """The numbers of one W_qk for a table: {name: a number}. head: its number; None: a layer."""
     measured = measure(w_q, w_k)
     row = {name: function(measured, gamma).item() for name, function in SCORES.items()}
-    row |= dict(chance=measured.product.mean_symmetry().item(), limit=math.nan)
+    row |= dict(symmetry_chance=measured.product.mean_symmetry().item(), directionality_95=math.nan)
     if head is None:
-        # By chance 95 of 100 directionalities are between minus the limit and the limit. It is drawn, so it is within a
+        # Of 100 random matrices 95 have a directionality between minus this and this. It is drawn, so it is within a
         # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
         rows, columns = excess(draw_norms(measured.product), gamma).chunk(2)  # (MATRICES / 2,)
-        row["limit"] = balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
+        row["directionality_95"] = balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
     return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
 
 
@@ -188,7 +189,14 @@ class ScoredModel(NamedTuple):
 
     table: Any  # a DataFrame: a row for each layer, and with per_head for each head (tables.COLUMNS)
     factors: tuple  # W_q and W_k of the last layer, (C, Hkv D) each
-    note: str  # how much was read
+    note: str  # how much was read, and what was left out
+    readers: dict  # {(stack, layer): a function that reads its factors}
+
+    def wqk(self, layer, stack=""):
+        """W_qk of a layer, (C, C), in float64. It is read again, so that no model has to fit into the memory."""
+        require((stack, layer) in self.readers, f"no layer {layer} of stack {stack!r}: see the table")
+        w_q, w_k = self.readers[stack, layer]()
+        return wqk(in_float64(w_q), in_float64(w_k))
 
     def __repr__(self):
         from analyze.data.pretrained import tables
@@ -202,7 +210,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     Score every layer of a model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a module in
     memory that has a config, as those of transformers. Returns a ScoredModel, which prints as a table of layers.
 
-        >>> score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
+        >>> model = score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
+        >>> model.wqk(layer=3)  # (C, C)
 
     layout: if it is not known, q and k, or qkv, with heads, order and unscored (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
@@ -237,7 +246,14 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
                   layout=tables.in_words(layout))
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
-    return ScoredModel(tables.score_table(rows, common, SCORES), factors, note)
+    readers = {(stack.name, layer.index): partial(read_factors, opened, layer) for stack, layer in layers}
+    return ScoredModel(tables.score_table(rows, common, SCORES), factors, note, readers)
+
+
+def read_factors(checkpoint, layer):
+    """W_q and W_k of a layer of a checkpoint, (C, Hkv D) each."""
+    [tensors] = checkpoint.stream([layer.names])
+    return layer_factors(*layer.heads(tensors))
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -250,7 +266,7 @@ def read_command(argv):
     parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME", help="names, ids or paths")
     parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored again, "
                         "even if it has changed")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by size, or by layer (of one model)")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer, or by size if there are more than 4 models")
     parser.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     parser.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")
@@ -290,7 +306,7 @@ def report_models(args):
                 if args.csv and table.empty:  # at once, so that nothing is lost if this is stopped
                     tables.add_scores(args.csv, model.table)
                 scored.append(model)
-                table, _, note = model
+                table, note = model.table, model.note
             shown[source] = table
             print(printable(f"{name}: {note}"), file=sys.stderr)
         except CheckpointError as e:  # it is named, and the others go on

@@ -198,7 +198,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(analys
         columns = ["symmetry", "directionality", "directionality_eq17"]
         np.testing.assert_allclose(rows[columns].to_numpy(float), expected, atol=1e-5)
         by_chance = [((m @ m).norm() / m.norm() ** 2).square().item() for m in matrices]
-        assert list(rows.chance) == pytest.approx(by_chance, rel=1e-5)
+        assert list(rows.symmetry_chance) == pytest.approx(by_chance, rel=1e-5)
     scored = analyze.score_model("m", per_head=True)
     assert list(scored.table.symmetry) == list(found.table.symmetry)  # to the last digit
 
@@ -268,8 +268,9 @@ def test_a_model_that_is_named_twice_is_scored_once(analysed):
 
 
 def test_the_picture_by_size_and_the_table_hold_medians_and_quartiles_over_layers(drawn, analysed):
-    found = analysed("--hf", bert("b"), model(LLAMA, "l"), "--plot=f.png")
-    lines = found.out.splitlines()[2:4]
+    berts = [bert(name, PAIRS * i) for i, name in enumerate("bcde", 1)]  # up to four models are drawn by layer
+    found = analysed("--hf", *berts, model(LLAMA, "l"), "--plot=f.png")
+    lines = found.out.splitlines()[2:7]
     for axis, name in zip(drawn[0].axes, ("symmetry", "directionality")):
         dots = [c for c in axis.containers if c.has_yerr]
         for dot, (_, layers), line in zip(dots, found.table.groupby("model")[name], lines):
@@ -279,6 +280,35 @@ def test_the_picture_by_size_and_the_table_hold_medians_and_quartiles_over_layer
             assert (low, y, high) == pytest.approx((q1, median, q3))
             rounded = [round(x, 2) + 0.0 for x in (median, q1, q3)]  # no -0.0
             assert "{:.2f} [{:.2f}, {:.2f}]".format(*rounded) in line
+
+
+def test_a_few_models_are_drawn_by_layer_with_what_chance_gives_each(drawn, analysed):
+    found = analysed("--hf", bert("b"), model(LLAMA, "l"), "--plot=f.png")
+    for axis, name in zip(drawn[0].axes, ("symmetry", "directionality")):
+        lines = {line.get_label(): line.get_ydata() for line in axis.lines if len(line.get_xdata()) > 1}
+        dotted = [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == ":"]
+        for model_name, layers in found.table.groupby("model"):
+            assert list(lines[model_name]) == list(layers[name])
+            ends = [-layers.directionality_95, layers.directionality_95]
+            chance = [layers.symmetry_chance] if name == "symmetry" else ends
+            assert all(list(values) in dotted for values in chance)
+
+
+def test_each_chance_says_which_score_it_is_of(analysed):
+    printed = analysed("--hf", bert("b")).out
+    for columns in ("symmetry symmetry chance directionality its 95 % range",
+                    "symmetry [quartiles] symmetry chance directionality [quartiles] outside its 95 % range"):
+        assert columns in " ".join(printed.split())
+    header = Path("s.csv").read_text().splitlines()[0].split(",")
+    assert header[1:4] == ["symmetry", "symmetry_chance", "directionality"] and "directionality_95" in header
+
+
+def test_w_qk_of_every_layer_is_read_when_it_is_asked_for():
+    scored = analyze.score_model(bert("m"))
+    for i, m in enumerate(wqk_of(PAIRS)):
+        np.testing.assert_allclose(scored.wqk(i).numpy(), m, atol=1e-6)
+    with pytest.raises(analyze.CheckpointError, match="no layer 3 of stack ''"):
+        scored.wqk(3)
 
 
 def test_matrices_are_of_the_last_layer_and_a_dot_is_an_entry_and_its_mirror_image(drawn, analysed):

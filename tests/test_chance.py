@@ -25,7 +25,7 @@ def test_95_of_100_matrices_that_are_turned_at_random_have_a_directionality_with
     """Of U diag(s) V^T. The limit depends on s."""
     u, v = rotations
     s = SPECTRA[name].double()
-    limit = analyze.score_row(torch.diag(s), torch.eye(N), 2.0)["limit"]
+    limit = analyze.score_row(torch.diag(s), torch.eye(N), 2.0)["directionality_95"]
     inside = (analyze.directionality((u * s) @ v.mT).abs() <= limit + 1e-9).double().mean()
     assert 0.91 < inside < 0.99 or limit in (0, 1)
     assert (limit == 0) == (name == "rotation")
@@ -34,11 +34,11 @@ def test_95_of_100_matrices_that_are_turned_at_random_have_a_directionality_with
 @pytest.mark.parametrize("r", [8, N])  # with Gram matrices, and without
 def test_the_limit_does_not_depend_on_the_size_of_the_weights_and_stands_if_heads_all_but_cancel(r):
     w_q, w_k = torch.randn(2, N, r).double()
-    limit = analyze.score_row(w_q, w_k, 2.0)["limit"]
+    limit = analyze.score_row(w_q, w_k, 2.0)["directionality_95"]
     large = 1e4 * torch.randn(N, r).double()
     cancelling = torch.cat([w_q + large, -large], 1), torch.cat([w_k, w_k], 1)  # all but: the same M
     for factors in cancelling, (w_q * 1e-30, w_k), (w_k, w_q):
-        assert analyze.score_row(*factors, 2.0)["limit"] == pytest.approx(limit, rel=0.12)
+        assert analyze.score_row(*factors, 2.0)["directionality_95"] == pytest.approx(limit, rel=0.12)
 
 
 @pytest.mark.parametrize("r, common", [(1, 0), (4, 1), (32, 0), (32, 3)])  # common: of both sides
@@ -58,6 +58,6 @@ def test_an_untrained_bert_that_sees_four_large_dimensions_is_as_symmetric_as_ch
         w_q, w_k = 0.02 * torch.randn(2, 768, 64)
         w_q[:4], w_k[:4] = 40 * w_q[:4], 40 * w_k[:4]
         found.append(analyze.score_row(w_q, w_k, 2.0, head=0))
-    beyond = [(row["symmetry"] - row["chance"]) / (2**0.5 * row["chance"]) for row in found]  # standard deviations
+    beyond = [(row["symmetry"] - row["symmetry_chance"]) / (2**0.5 * row["symmetry_chance"]) for row in found]  # standard deviations
     assert sum(abs(x) > 2 for x in beyond) <= 3 and abs(sum(beyond)) / 20 < 1
-    assert min(row["chance"] for row in found) > 10 / 768  # and a matrix of 768 directions has 1 / 768
+    assert min(row["symmetry_chance"] for row in found) > 10 / 768  # and a matrix of 768 directions has 1 / 768

@@ -5,11 +5,12 @@ import textwrap
 import numpy as np
 import pandas
 
-from ..drawing import COLOURS, HEIGHT, KINDS, draw_bar, figure, put_legend, put_titles, put_zero, short
+from ..drawing import COLOURS, HEIGHT, KINDS, draw_bar, figure, put_legend, put_titles, put_zero, short, styles
 from ..names import fixed
 from .tables import STACK, whole_layers
 
 DRAWN = "symmetry", "directionality"
+LINES = 4  # models of which each has a line
 DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix
 
 
@@ -18,7 +19,7 @@ def draw(tables, scored, args):
     if args.plot:
         stacks = pandas.concat(tables).groupby(STACK, sort=False)
         named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
-        plot = plot_layers if len(tables) == 1 else plot_sizes
+        plot = plot_layers if len(tables) == 1 else plot_models if len(tables) <= LINES else plot_sizes
         plot(named, args.plot)
     if args.matrices and scored:
         with figure(args.matrices, len(scored), 2, height=3.3) as axes:
@@ -30,14 +31,14 @@ def kind_of(rows):
     return KINDS.get(rows["causal"].iloc[0], "causal unknown")
 
 
-def draw_chance(axis, score, x, chance, limit):
-    """Draws in grey what chance gives: to the symmetry a mean, and to the directionality a range."""
+def draw_chance(axis, score, x, mean, end):
+    """Draws in grey what chance gives: to the symmetry a mean, and to the directionality a range from -end to end."""
     put_zero(axis)
     axis.set_ylabel(f"{score} of $W_{{qk}}$")
     if score == "symmetry":
-        axis.plot(x, chance, "_", ms=12, mew=2, color="0.6", label="random matrices in the same directions")
+        axis.plot(x, mean, "_", ms=12, mew=2, color="0.6", label="random matrices in the same directions")
     else:
-        axis.vlines(x, -limit, limit, color="0.85", lw=5, zorder=0, label="95 % by chance")
+        axis.vlines(x, -end, end, color="0.85", lw=5, zorder=0, label="95 % of random matrices")
 
 
 def plot_layers(stacks, path):
@@ -47,13 +48,31 @@ def plot_layers(stacks, path):
             put_titles(panels, [name])
             kind, layers, heads = kind_of(rows), whole_layers(rows), rows[rows["head"].notna()]
             for axis, score in zip(panels, DRAWN):
-                draw_chance(axis, score, layers["layer"], layers["chance"], layers["limit"])
+                draw_chance(axis, score, layers["layer"], layers["symmetry_chance"], layers["directionality_95"])
                 if len(heads):
                     axis.plot(heads["layer"], heads[score], ".", color=COLOURS[kind], alpha=0.3, label="its heads")
                 axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[kind], ms=4, label=kind)
                 axis.set(xlabel="layer")
                 axis.locator_params(axis="x", integer=True)
         put_legend(axes.flat, ncols=2)
+
+
+def plot_models(stacks, path):
+    """Draws a few models by layer, a line for each stack, and dotted what chance gives to it."""
+    is_causal = {"encoder": False, "decoder": True}
+    style_of = styles({name: is_causal.get(kind_of(rows)) for name, rows in stacks})
+    with figure(path, 1, 2, HEIGHT + 0.1 * len(stacks), "Scores of each layer") as axes:
+        for axis, score in zip(axes.flat, DRAWN):
+            for name, rows in stacks:
+                layers, style = whole_layers(rows), style_of[name]
+                axis.plot(layers["layer"], layers[score], "o", ms=4, label=name, **style)
+                by_chance = layers["symmetry_chance"], -layers["directionality_95"], layers["directionality_95"]
+                for line in by_chance[:1] if score == "symmetry" else by_chance[1:]:
+                    axis.plot(layers["layer"], line, color=style["color"], ls=":", lw=1)
+            put_zero(axis)
+            axis.set(xlabel="layer", ylabel=f"{score} of $W_{{qk}}$")
+            axis.locator_params(axis="x", integer=True)
+        put_legend(axes.flat, ncols=2, title="dotted: chance (of symmetry its mean; of directionality, 95 % lie between)")
 
 
 def plot_sizes(stacks, path):
@@ -64,13 +83,15 @@ def plot_sizes(stacks, path):
         for axis, score in zip(axes.flat, DRAWN):
             for number, (size, (name, rows)) in enumerate(zip(sizes, stacks), 1):
                 kind, layers = kind_of(rows), whole_layers(rows)
-                draw_chance(axis, score, size, layers["chance"].median(), layers["limit"].median())
+                mean, end = layers["symmetry_chance"].median(), layers["directionality_95"].median()
+                draw_chance(axis, score, size, mean, end)
                 q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
                 draw_bar(axis, size, q1, median, q3, marker="o", color=COLOURS[kind], label=kind)
                 axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
                 axis.plot([], [], " ", label=f"{number} {name}")  # in the legend alone
             axis.set(xscale="log", xlabel="parameters")
             axis.set_xlim(min(sizes) / 4, max(sizes) * 4)  # a power of ten is in it
+            axis.xaxis.set_minor_formatter("")  # between powers of ten, labels would lie on each other
         put_legend(axes.flat, ncols=2, title="dots: median over layers; bars: quartiles")
 
 

@@ -12,8 +12,8 @@ from .folders import find_source
 # Columns of a table, beside the scores. A row is of one layer, or of one of its heads.
 COLUMNS = {
     "layer": int,
-    "chance": float,  # the mean symmetry of random matrices in the directions of W_qk (chance.py)
-    "limit": float,  # of a layer: by chance 95 of 100 directionalities are between minus this and this
+    "symmetry_chance": float,  # the mean symmetry of random matrices in the directions of W_qk (data/wqk.py)
+    "directionality_95": float,  # of a layer: 95 % of random directionalities are between minus this and this
     "head": "Int64",  # an empty cell: the whole layer
     "stack": "str",  # encoder, decoder, ...; "" if the model has one stack
     "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
@@ -30,8 +30,8 @@ STACK = ["model", "source", "stack"]  # what a stack of layers is known by
 
 def column_types(scores):
     """Returns {column: its type}. scores: their names. They come first, because pandas hides what is in the middle."""
-    first, *others = scores
-    return {name: COLUMNS.get(name, float) for name in ["layer", first, "chance", *others, *COLUMNS]}
+    first, *later = scores
+    return {name: COLUMNS.get(name, float) for name in ["layer", first, "symmetry_chance", *later, *COLUMNS]}
 
 
 def score_table(rows, common, scores):
@@ -44,9 +44,9 @@ def known_as(source):
     """Returns by what a model is known in a CSV: its path, its id on the Hub, or "" of a model in memory."""
     if not isinstance(source, str | os.PathLike):
         return ""
-    found = find_source(str(source))
-    path = Path(found).expanduser()
-    return printable(str(path.resolve() if path.exists() else found))
+    path_or_id = find_source(str(source))
+    path = Path(path_or_id).expanduser()
+    return printable(str(path.resolve() if path.exists() else path_or_id))
 
 
 def in_words(layout):
@@ -95,10 +95,10 @@ def add_scores(path, rows):
 
 LEGEND = """\
   symmetry: 1 if W_qk equals its transpose, -1 if it equals minus its transpose
-  chance: the mean symmetry of random matrices that use the same directions as W_qk
+  symmetry chance: the mean symmetry of random matrices that use the same directions as W_qk
   directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
-  by chance: 95 % of random matrices with the same singular values have a directionality in about this range
-  beyond chance: how many layers have a directionality outside of this range"""
+  its 95 % range: where the directionality of 95 % of random matrices with the same singular values is, about
+  outside its 95 % range: how many layers have a directionality that is not in this range"""
 
 
 def show_scores(tables, args):
@@ -116,11 +116,14 @@ def shown_scores(table):
 
 def layer_table(table):
     """Returns a line for each layer and head."""
-    first, *others = shown_scores(table)
     cells = table[["stack", "layer", "head"]].astype("string").fillna("")
-    for name in first, "chance", *others:
+    for name in shown_scores(table):
         cells[name] = table[name].map(lambda score: fixed(score, 3))
-    cells["by chance"] = table["limit"].map(lambda limit: f"{fixed(-limit, 2)} to {limit:.2f}", "ignore").fillna("")
+        if name == "symmetry":
+            cells["symmetry chance"] = table["symmetry_chance"].map(lambda chance: fixed(chance, 3))
+        if name == "directionality":
+            ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
+            cells["its 95 % range"] = ends.fillna("")
     return cells.loc[:, (cells != "").any()].to_string(index=False)  # without columns that are empty
 
 
@@ -132,7 +135,10 @@ def model_table(table):
         for name in shown_scores(table):
             q1, median, q3 = [fixed(value, 2) for value in layers[name].quantile([0.25, 0.5, 0.75])]
             line[f"{name} [quartiles]"] = f"{median} [{q1}, {q3}]"
-            line.setdefault("chance", fixed(layers["chance"].median(), 2))  # behind the first score
-        n_beyond = (layers["directionality"].abs() > layers["limit"]).sum()
-        lines.append(line | {"beyond chance": f"{n_beyond} of {len(layers)}"})
+            if name == "symmetry":
+                line["symmetry chance"] = fixed(layers["symmetry_chance"].median(), 2)
+            if name == "directionality":
+                n_outside = (layers["directionality"].abs() > layers["directionality_95"]).sum()
+                line["outside its 95 % range"] = f"{n_outside} of {len(layers)}"
+        lines.append(line)
     return pandas.DataFrame(lines).to_string(index=False)
