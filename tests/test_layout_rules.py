@@ -52,6 +52,14 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     **{f"as {keys} may say": (LLAMA | keys, llama(), {"": (None, 2, 4, 4)}) for keys in (
         {"architectures": ["LlamaBidirectionalModel"]}, {"architectures": ["LlamaBiForMNTP"]},
         {"architectures": ["LlamaEncoderModel"]}, {"is_decoder": False}, {"bidirectional": True})},
+    "LTG-BERT as its authors save it": (
+        LLAMA | {"model_type": "ltgbert"}, qk("transformer.layers.{i}.attention", q=(64, 32), weights="in_proj_qk")
+        | {f"transformer.layers.0.attention.{name}": (32, 32) for name in (
+            "in_proj_v.weight", "in_proj_v.bias", "out_proj.weight", "post_layer_norm.weight", "position_indices")},
+        {"": (False, 2, 4, 4)}),
+    "the image tower of AIMv2 alone, with its pooling head": (
+        LLAMA | {"model_type": "aimv2_vision_model"}, qk("encoder.layers.{i}.attention")
+        | {"head.k_proj.weight": (32, 32), "head.v_proj.weight": (32, 32)}, {"": (False, 2, 4, 4)}),
     "a bias and an adapter elsewhere change no query or key": (
         LLAMA, llama() | {"model.layers.0.mlp.down_proj.lora_A.weight": (8, 32),
                           "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32),

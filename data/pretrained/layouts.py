@@ -85,12 +85,12 @@ def stack_by_hand(config, shapes, hand):
     # Named as what is scored but for a number, as blocks.1.0.wq beside blocks.0.0.wq: of another stack, or forgotten.
     scored = {name for layer in layers for name in layer.names}
     patterns = {re.sub(r"\d+", "0", name) for name in scored}
-    for name in sorted(shapes.keys() - scored):
-        is_forgotten = re.sub(r"\d+", "0", name) in patterns and not is_of(name, hand.unscored)
-        require(not is_forgotten, f"{name} is named as what is scored, and is not: if it is of another stack, name it "
-                "as one of --unscored")
-    queries = {name for name in shapes.keys() - inside - scored if looks_like_query(name, shapes[name])}
-    return [Stack("", None, layers)], sorted({numbered(name) for name in queries})
+    others = sorted(name for name in shapes.keys() - scored if not is_of(name, hand.unscored))
+    forgotten = [name for name in others if re.sub(r"\d+", "0", name) in patterns]
+    require(not forgotten, f"{forgotten[:1]} is named as what is scored, and is not: if it is of another stack, name it "
+            "as one of --unscored")
+    queries = {numbered(name) for name in others if name not in inside and looks_like_query(name, shapes[name])}
+    return [Stack("", None, layers)], sorted(queries)
 
 
 def stacks_of_parts(config, shapes):
@@ -98,9 +98,8 @@ def stacks_of_parts(config, shapes):
     Returns the same by the table. Every tensor that looks like a query is accounted for: it is scored, beside what is
     scored, in a layer that is not, of cross-attention, or in a module that the table leaves out.
 
-    Of a T5 are scored                decoder.block.0.layer.0.SelfAttention.q
-                of cross-attention    decoder.block.0.layer.1.EncDecAttention.q
-    and         refused, by its name  teacher.block.0.layer.0.SelfAttention.q
+    Of a T5 decoder.block.0.layer.0.SelfAttention.q is scored, decoder.block.0.layer.1.EncDecAttention.q is of
+    cross-attention, and teacher.block.0.layer.0.SelfAttention.q is refused by its name.
     """
     model_type = pick(config, str, "model_type")
     unscored = sorted({module for row in TABLE.get(model_type, []) for module in row.unscored})
@@ -152,9 +151,8 @@ def find_layers(row, names, config, shapes):
     Returns the layers of a stack, exactly those of the config; the names of the tensors in its other layers; and in
     words which layers are left out.
 
-    A llama has the row layers.{i}.self_attn with q_proj and k_proj. If it has 2 layers, and the second the keys of the
-    first, model.layers.0.self_attn.q_proj.weight is of layer 0, model.layers.0.mlp.up_proj.weight is of none, and
-    model.layers.1.self_attn.q_proj.weight is in another layer.
+    By the row layers.{i}.self_attn with q_proj and k_proj, model.layers.0.self_attn.q_proj.weight is of layer 0, and
+    model.layers.0.mlp.up_proj.weight of none. If layer 1 has no attention, all model.layers.1. are in other layers.
     """
     matches = row.match(names)
     prefixes = sorted({match.groupdict().get("prefix", "") for _, match in matches})
@@ -184,9 +182,8 @@ def find_layers(row, names, config, shapes):
 
 def by_layer(matches):
     """
-    Returns {layer: {weight: its tensors, head by head}}.
-
-        {0: {"q_proj": ["layers.0.self_attn.q_proj.weight"], "k_proj": ["layers.0.self_attn.k_proj.weight"]}}
+    Returns {layer: {weight: its tensors, head by head}}, as {0: {"q": ["h.0.q.weight"], "k": ["h.0.k.weight"]}} of the
+    matches of two names.
     """
     name_of = {}  # {(layer, weight, head): name}
     for weight, match in matches:
