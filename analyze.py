@@ -264,9 +264,9 @@ def read_command(argv):
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME", help="names, ids or paths")
-    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored again, "
-                        "even if it has changed")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer, or by size if there are more than 4 models")
+    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored "
+                        "again, even if it has changed")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer; of more than 4 models, by size")
     parser.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     parser.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")

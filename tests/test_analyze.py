@@ -284,11 +284,12 @@ def test_the_picture_by_size_and_the_table_hold_medians_and_quartiles_over_layer
 
 def test_a_few_models_are_drawn_by_layer_with_what_chance_gives_each(drawn, analysed):
     found = analysed("--hf", bert("b"), model(LLAMA, "l"), "--plot=f.png")
+    kinds = dict(b="encoder", l="decoder")
     for axis, name in zip(drawn[0].axes, ("symmetry", "directionality")):
         lines = {line.get_label(): line.get_ydata() for line in axis.lines if len(line.get_xdata()) > 1}
         dotted = [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == ":"]
         for model_name, layers in found.table.groupby("model"):
-            assert list(lines[model_name]) == list(layers[name])
+            assert list(lines[f"{model_name} ({kinds[model_name]})"]) == list(layers[name])
             ends = [-layers.directionality_95, layers.directionality_95]
             chance = [layers.symmetry_chance] if name == "symmetry" else ends
             assert all(list(values) in dotted for values in chance)

@@ -129,7 +129,7 @@ def test_a_file_of_an_index_is_the_whole_model_and_without_the_index_it_is_a_pie
         piece = folder(tmp_path / file, {file: SHARDED[file]})  # with a config.json
         assert "is a piece by its name" in refusal(piece / file)
     told = refusal(folder(tmp_path / "none", {file: SHARDED[file] for file in SHARDS}))
-    assert "give the index.json of these files" in told and "path" not in told
+    assert "get their index.json, or convert" in told and "path" not in told
 
 
 @pytest.mark.parametrize("wrap", [

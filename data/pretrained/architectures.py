@@ -144,9 +144,6 @@ KEYS = dict(
     head_dim="head_dim d_kv attention_head_size attention_head_dim d_head dim_head head_size kv_channels",
     n_shared="num_kv_shared_layers")
 KINDS_OF_LAYERS = "layer_types", "layers_block_type", "attn_type_list"
-# Keys of models in which only some layers have a softmax. The weights of the others have other names.
-SOME_LAYERS = {"full_attention_interval", "attn_layer_period", "cross_attention_layers", "linear_attn_config",
-               "full_attn_idxs", "attn_layer_indices"}
 # The kinds of layers without a softmax: words, the letters of Nemotron-H, and the 0 of MiniMax.
 NO_SOFTMAX = {"linear_attention", "mamba", "mamba2", "conv", "recurrent", "moe", "mlp", "M", "-", "E", 0}
 
@@ -173,21 +170,19 @@ def softmax_layers(config, n_layer):
     if kinds:  # it may go on with layers that predict further tokens
         require(len(kinds) >= n_layer, f"config.json: fewer kinds than layers, {len(kinds)} for {n_layer}: correct it")
         return [i for i in range(n_layer) if kinds[i] not in NO_SOFTMAX]
-    if not any(config.get(key) for key in SOME_LAYERS):
-        return list(range(n_layer))
+    every = list(range(n_layer))
     interval = pick(config, int, "full_attention_interval")  # Qwen3-Next
     if interval:
-        return list(range(interval - 1, n_layer, interval))
+        return every[interval - 1 :: interval]
     period = pick(config, int, "attn_layer_period")  # Jamba
     if period:
-        return list(range(pick(config, int, "attn_layer_offset", default=4), n_layer, period))
-    cross = pick(config, list, "cross_attention_layers")  # Mllama
-    if cross:
-        return [i for i in range(n_layer) if i not in cross]
-    counted_from_1 = pick(pick(config, dict, "linear_attn_config", default={}), list, "full_attn_layers")  # Kimi
-    if counted_from_1:
-        return [i - 1 for i in counted_from_1]
-    return pick(config, list, "full_attn_idxs", "attn_layer_indices")
+        return every[pick(config, int, "attn_layer_offset", default=4) :: period]
+    kimi = pick(config, dict, "linear_attn_config")
+    if kimi:
+        counted_from_1 = pick(kimi, list, "full_attn_layers")
+        return counted_from_1 and [i - 1 for i in counted_from_1]
+    cross = pick(config, list, "cross_attention_layers", default=[])  # Mllama
+    return pick(config, list, "full_attn_idxs", "attn_layer_indices") or [i for i in every if i not in cross]
 
 
 def mask_is_causal(row, config):

@@ -24,15 +24,14 @@ LIKE_QUERY = re.compile(rf"(.*[._])?({QUERY}|attn\.attn|(attn|attention|mha)(\.s
 CROSS = re.compile(r"cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention")
 WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
 PREDICTING = "mtp", "mtp_block", "mtp_layers"  # modules that predict further tokens, in any model
-NO_LINEAR = re.compile(r"lora|adapter|base_layer|parametrizations|_orig\b|mask|scale")
-# What to do about a tensor that may change a query or key, by a word of its name. The first that fits is told.
+# What to do about a tensor that may change a query or key, by a word of its name.
 REMEDIES = {
-    r"lora|adapter|base_layer": "merge the adapter and save again (PEFT: merge_and_unload())",
-    r"parametrizations|_orig\b|mask": "merge the two and save again (torch.nn.utils: prune.remove, "
-                                      "remove_parametrizations)",
-    r"scale|qweight|qzeros|g_idx": "if the weights are quantised, multiply them by their scales and save again",
-    r"": "if it does not, name it as one of --unscored, with the names of queries and keys",
+    "merge the adapter and save again (PEFT: merge_and_unload())": r"lora|adapter|base_layer",
+    "merge the two and save again (prune.remove, remove_parametrizations)": r"parametrizations|_orig\b|mask",
+    "if the weights are quantised, multiply them by their scales and save again": r"scale|qweight|qzeros|g_idx",
 }
+CHANGED = re.compile("|".join(REMEDIES.values()))
+OTHERWISE = "if it does not, name it as one of --unscored, with the names of queries and keys"
 
 
 def is_of(name, modules):
@@ -66,11 +65,8 @@ def refuse_changed(layers, shapes, unscored, by_hand=False):
     sound like queries or keys. Raises CheckpointError if one of them may change q or k. shapes: of all tensors.
     unscored: modules that do not. by_hand: a plain Linear, whatever it is called, is another projection.
 
-    Of a layer with  h.0.attn.q.weight  and  h.0.attn.k.weight  the block is h.0.attn, and the words are q and k:
-        h.0.attn.q.bias      in the module of a word: it is in OF_WEIGHT, so it changes nothing
-        h.0.attn.out.weight  in another module: it is in beside.csv, or by hand a plain Linear
-        h.0.attn.q_delta     in neither: refused
-        h.0.mlp.up.weight    in no block: not looked at
+    Of h.0.attn.q.weight and h.0.attn.k.weight the block is h.0.attn, and the words are q and k. Then h.0.attn.q.bias is
+    harmless (OF_WEIGHT), h.0.attn.out.weight too (beside.csv, or a plain Linear), and h.0.attn.q_delta is refused.
     """
     scored = {name for layer in layers for name in layer.names}
     words_of = {}  # {block: its words}
@@ -100,16 +96,14 @@ def refuse_changed(layers, shapes, unscored, by_hand=False):
 
 def changed(name):
     """Returns why a tensor is refused, and what to do about it."""
-    remedy = next(words for sign, words in REMEDIES.items() if re.search(sign, name))
-    return f"{name} lies beside a query or key and may change it: {remedy}"
+    remedies = [remedy for remedy, signs in REMEDIES.items() if re.search(signs, name)]
+    return f"{name} lies beside a query or key and may change it: {[*remedies, OTHERWISE][0]}"
 
 
 def split_name(name):
     """
-    Returns the block of attention that a weight is in, and what the weight is called there.
-
-        h.0.attn.q.weight          h.0.attn, q
-        h.0.attn.linears.1.weight  h.0.attn, linears.1    a word is no number alone
+    Returns the block of attention that a weight is in, and its word, what it is called there: h.0.attn and q of
+    h.0.attn.q.weight; h.0.attn and linears.1 of h.0.attn.linears.1.weight, because a word is no number alone.
     """
     stem = re.sub(r"(\.linear)?(\.weight|\.kernel)?$", "", name)
     return re.fullmatch(r"(?:(.*)\.)?([^.]*[^.\d][^.]*(?:\.\d+)*)", stem).groups(default="")
@@ -136,12 +130,9 @@ def is_plain_linear(name, block, words, shapes, sizes):
     """
     module = re.sub(r"\.(weight|kernel|bias)$", "", name)
     its_block, word = split_name(module)
-    if its_block != block or QK_WORD.search(word) or word.startswith(tuple(words)) or NO_LINEAR.search(word):
+    if its_block != block or word.startswith(tuple(words)) or QK_WORD.search(word) or CHANGED.search(word):
         return False
-    inside = [other for other in shapes if other.startswith(f"{module}.")]
-    parts = {other.removeprefix(f"{module}."): shapes[other] for other in inside}
-    weight = parts.pop("weight", parts.pop("kernel", ()))
-    parts.pop("bias", None)
-    is_square = len(weight) == 2 and weight[0] == weight[1] and any(weight[0] in size for size in sizes)
-    has_size = any(sorted(weight) == sorted(size) for size in sizes)  # or that of the transpose
-    return not parts and (is_square or has_size)
+    tensors = [other for other in shapes if other.startswith(f"{module}.") and other != f"{module}.bias"]
+    is_linear = tensors in ([f"{module}.weight"], [f"{module}.kernel"])
+    widths = [sorted(size) for size in sizes] + [[width, width] for size in sizes for width in size]
+    return is_linear and sorted(shapes[tensors[0]]) in widths  # sorted: or that of the transpose

@@ -25,8 +25,8 @@ from tqdm import tqdm
 from ..names import CheckpointError, only_checkpoint_errors, require
 from .folders import SUFFIXES, Folder, find_source, open_folder
 
-# Of a folder the first of these is read. ckpt.pt comes first if it is of train.py or nanoGPT, because an export beside it
-# would grow old in silence.
+# Of a folder the first of these is read. ckpt.pt comes first if it is of train.py or nanoGPT, because an export beside
+# it would grow old in silence.
 WEIGHTS = ("ckpt.pt", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
            "pytorch_model.bin.index.json")
 STATE_DICTS = "state_dict", "model", "model_state_dict", "net", "module"  # under which training scripts save weights
@@ -57,17 +57,16 @@ def find_files(folder, name):
         _, saved = read_torch(folder, "ckpt.pt")
         there = there if config_of_training(saved) else there[1:]
     name = name or (there or [""])[0]
-    way = "the index.json of these files" if any(map(SHARD.search, folder.names)) else "the path of the file of the model"
-    require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: give {way}, or "
+    way = "get their index.json" if any(map(SHARD.search, folder.names)) else "give the path of the file of the model"
+    require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: {way}, or "
             "convert it with save_pretrained")
     for file in [name] if name.endswith(".json") else [file for file in folder.names if file.endswith(".index.json")]:
         index = read_json(folder, file)["weight_map"]
         if name == file or name in index.values():
             return sorted(set(index.values())), index
     is_piece = PIECE.search(f"{folder.called}/{name}") and "config.json" not in folder.names  # else shapes are compared
-    require(not is_piece and not SHARD.search(name), f"{folder.called}/{name} is a piece by its name: give the folder of "
-            "all, with its index.json; merge them with the program that wrote them; or gather the weights in memory "
-            "around score_model")
+    require(not is_piece and not SHARD.search(name), f"{folder.called}/{name} is a piece by its name: give the folder "
+            "of all, with its index.json; merge them with what wrote them; or gather them around score_model")
     return [name], {}
 
 
@@ -220,10 +219,11 @@ def open_checkpoint(source):
     if index:  # it says which file has a tensor, because others may have old copies
         tensors = {tensor: contents[file][0][tensor] for tensor, file in index.items()}
         unlisted = [tensor for file in files for tensor in contents[file][0] if tensor not in index]
-        require(not unlisted, f"the index.json does not list {unlisted[:1]}, which its files hold: save the model again")
+        require(not unlisted, f"the index.json does not list {unlisted[:1]} of its files: save the model again")
     config = read_config(folder, files[0], saved)
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
-    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, sum(map(folder.size, files)), (*files,))
+    size = sum(map(folder.size, files))
+    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, tuple(files))
 
 
 def read_module(module):

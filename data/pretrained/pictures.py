@@ -10,7 +10,7 @@ from ..names import fixed
 from .tables import STACK, whole_layers
 
 DRAWN = "symmetry", "directionality"
-LINES = 4  # models of which each has a line
+LINES = 4  # models of which each is drawn by layer
 DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix
 
 
@@ -19,7 +19,7 @@ def draw(tables, scored, args):
     if args.plot:
         stacks = pandas.concat(tables).groupby(STACK, sort=False)
         named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
-        plot = plot_layers if len(tables) == 1 else plot_models if len(tables) <= LINES else plot_sizes
+        plot = plot_layers if len(tables) <= LINES else plot_sizes
         plot(named, args.plot)
     if args.matrices and scored:
         with figure(args.matrices, len(scored), 2, height=3.3) as axes:
@@ -42,37 +42,22 @@ def draw_chance(axis, score, x, mean, end):
 
 
 def plot_layers(stacks, path):
-    """Draws a model by layer, a row of panels for each stack. stacks: [(name, its rows)]"""
-    with figure(path, len(stacks), 2, title="Scores of each layer", sharey="col") as axes:
-        for panels, (name, rows) in zip(axes, stacks):
-            put_titles(panels, [name])
-            kind, layers, heads = kind_of(rows), whole_layers(rows), rows[rows["head"].notna()]
-            for axis, score in zip(panels, DRAWN):
-                draw_chance(axis, score, layers["layer"], layers["symmetry_chance"], layers["directionality_95"])
-                if len(heads):
-                    axis.plot(heads["layer"], heads[score], ".", color=COLOURS[kind], alpha=0.3, label="its heads")
-                axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[kind], ms=4, label=kind)
-                axis.set(xlabel="layer")
-                axis.locator_params(axis="x", integer=True)
-        put_legend(axes.flat, ncols=2)
-
-
-def plot_models(stacks, path):
-    """Draws a few models by layer, a line for each stack, and dotted what chance gives to it."""
+    """Draws a few stacks by layer, a line each, their heads as dots, and dotted what chance gives to it."""
     is_causal = {"encoder": False, "decoder": True}
     style_of = styles({name: is_causal.get(kind_of(rows)) for name, rows in stacks})
     with figure(path, 1, 2, HEIGHT + 0.1 * len(stacks), "Scores of each layer") as axes:
         for axis, score in zip(axes.flat, DRAWN):
             for name, rows in stacks:
-                layers, style = whole_layers(rows), style_of[name]
-                axis.plot(layers["layer"], layers[score], "o", ms=4, label=name, **style)
-                by_chance = layers["symmetry_chance"], -layers["directionality_95"], layers["directionality_95"]
-                for line in by_chance[:1] if score == "symmetry" else by_chance[1:]:
+                layers, heads, style = whole_layers(rows), rows[rows["head"].notna()], style_of[name]
+                axis.plot(heads["layer"], heads[score], ".", color=style["color"], alpha=0.3)
+                axis.plot(layers["layer"], layers[score], "o", ms=4, label=f"{name} ({kind_of(rows)})", **style)
+                end = layers["directionality_95"]
+                for line in [layers["symmetry_chance"]] if score == "symmetry" else [-end, end]:
                     axis.plot(layers["layer"], line, color=style["color"], ls=":", lw=1)
             put_zero(axis)
             axis.set(xlabel="layer", ylabel=f"{score} of $W_{{qk}}$")
             axis.locator_params(axis="x", integer=True)
-        put_legend(axes.flat, ncols=2, title="dotted: chance (of symmetry its mean; of directionality, 95 % lie between)")
+        put_legend(axes.flat, ncols=2, title="dotted: mean symmetry, and 95 % range of directionality, by chance")
 
 
 def plot_sizes(stacks, path):
