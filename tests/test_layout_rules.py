@@ -109,13 +109,14 @@ def test_where_the_config_has_a_rule_that_is_not_known_layers_with_queries_and_k
     assert left_out == ["6 of 8 layers, which have no queries and keys"]
 
 
+SHARED_KEYS = "15 of 17 layers, which take the keys of earlier ones"
 T5 = dict(model_type="t5", num_layers=2, num_heads=4, d_kv=8)
 T5_ENCODER = qk("encoder.block.{i}.layer.0.SelfAttention", weights="q k")
 LEFT_OUT = [  # config, names, in words what is left out
     (LLAMA, llama(), []),
-    (GEMMA_3N, llama(range(17), prefix="model.language_model."), ["keys of others: 15 of 17 layers"]),
+    (GEMMA_3N, llama(range(17), prefix="model.language_model."), [SHARED_KEYS]),
     (GEMMA_3N, llama(range(17), prefix="model.language_model.") | qk("model.audio_tower.layers.{i}.self_attn"),
-     ["audio_tower", "keys of others: 15 of 17 layers"]),
+     ["audio_tower", SHARED_KEYS]),
     (LLAMA, llama() | qk("mtp.layers.{i}.self_attn"), ["layers that predict tokens"]),
     (LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)), ["layers that predict tokens"]),
     (T5, T5_ENCODER, ["the decoder is not in these files"]),

@@ -44,16 +44,20 @@ class Row(NamedTuple):
     sizes: tuple | None = None  # Sizes by the user's words. The weights are then patterns of whole names
 
     def match(self, names):
-        """Returns, for every tensor that belongs to a layer of this row, its weight, and a match with the group i."""
+        """
+        Returns, for every tensor that belongs to a layer of this row, its weight, and a match with the group i.
+
+        By the path h.{i}.attn and the weight c_attn, transformer.h.3.attn.c_attn.weight has i = 3 and a prefix.
+        """
         path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
-        found = []
+        matches = []
         for weight in self.weights:
             if not self.sizes:
                 pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
             else:
                 pattern = re.sub(r"\\{([ih])\\}", r"(?P<\1>\\d+)", re.escape(weight))
-            found += [(weight, match) for match in map(re.compile(pattern).fullmatch, names) if match]
-        return found
+            matches += [(weight, match) for match in map(re.compile(pattern).fullmatch, names) if match]
+        return matches
 
 
 TABLE = defaultdict(list)  # {model_type: its rows, in their order}
@@ -83,7 +87,10 @@ class Part(NamedTuple):  # of a model
 
 
 def part_of(name, inner):
-    """Returns the part that a tensor belongs to: the first one that its name speaks of, or else the text."""
+    """
+    Returns the part that a tensor belongs to: the first one that its name speaks of, or else the text. inner: {part:
+    its config}. In this way model.visual.blocks.0.attn.qkv is of vision, and vision_tower.text_proj, too.
+    """
     starts = {}
     for part in {**inner, **TOWERS}:
         match = re.search(rf"(^|[._])({TOWERS.get(part, re.escape(part))})", name)
@@ -125,7 +132,7 @@ def rows_of(model_type, config):
 
 
 def part_type(model_type, part, config):
-    """Returns the model_type of a part. If its config has none that is in the table, it is clip_text or the like."""
+    """Returns the model_type of a part: of its config, if it is in the table, or else clip_text_model or the like."""
     own_type = pick(config, str, "model_type", default=model_type)
     made = f"{model_type}_{part}".replace("-", "_")
     known = [name for name in (own_type, made, f"{made}_model") if name in TABLE and name != model_type]
@@ -202,16 +209,20 @@ def mask_is_causal(row, config):
 
 
 def read_sizes(row, config, i):
-    """Returns the sizes of the heads of layer i, from the config or the defaults of the class; None if not told."""
-    own = {}  # the config of this layer
+    """
+    Returns the sizes of the heads of layer i, from the config or the defaults of the class; None where neither says it.
+
+    num_attention_heads may be 8, or [8, 4], of which layer 1 has 4.
+    """
+    of_layer = {}  # the config of this layer
     for key, value in config.items():
         if not isinstance(value, list) or "head" not in key:
-            own[key] = value
+            of_layer[key] = value
         elif i < len(value) and "depths" not in config:  # a number for each layer, and not for each stage: Swin
-            own[key] = value[i]
+            of_layer[key] = value[i]
     if pick(config, list, "layer_types", default=[])[i : i + 1] == ["full_attention"]:  # Gemma 4
-        own["head_dim"] = pick(own, int, "global_head_dim", "head_dim")
+        of_layer["head_dim"] = pick(of_layer, int, "global_head_dim", "head_dim")
         if pick(config, bool, "attention_k_eq_v"):
-            own["num_key_value_heads"] = pick(own, int, "num_global_key_value_heads", "num_key_value_heads")
-    own |= pick(pick(config, dict, "per_layer_config", default={}), dict, str(i), default={})  # as it is saved
-    return Sizes(*[read_size(name, row, own) for name in Sizes._fields])
+            of_layer["num_key_value_heads"] = pick(of_layer, int, "num_global_key_value_heads", "num_key_value_heads")
+    of_layer |= pick(pick(config, dict, "per_layer_config", default={}), dict, str(i), default={})  # as it is saved
+    return Sizes(*[read_size(name, row, of_layer) for name in Sizes._fields])

@@ -128,7 +128,7 @@ def read_torch(folder, file):
             where = (x.data_ptr(), x.numel()) if x.layout == torch.strided else id(x)
             tensors[name] = TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
     require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights: save the state_dict() alone")
-    folder.lengths.append(folder.size(file))
+    folder.bytes_read.append(folder.size(file))
     return tensors, saved
 
 
@@ -179,7 +179,7 @@ class Checkpoint(NamedTuple):
         """In words, how much was read so far."""
         if self.folder is None:
             return "in memory"
-        n_read = min(self.size, sum(self.folder.lengths))
+        n_read = min(self.size, sum(self.folder.bytes_read))
         where = self.files[0] if len(self.files) == 1 else f"{len(self.files)} files"
         return f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(self.size, 'B')} in {where}"
 

@@ -29,7 +29,7 @@ class Folder:
         self.path = Path(path)
         self.called = self.path.resolve().name
         self.names = sorted(os.listdir(path))  # of files and folders
-        self.lengths = []  # of every range that was read; no sum, because several threads can append, but not add
+        self.bytes_read = []  # of every range that was read; no sum, because several threads can append, but not add
 
     def whole(self, file):
         return self.path / file
@@ -41,7 +41,7 @@ class Folder:
         """Returns n bytes of a file from `start` on, as a tensor. Raises CheckpointError if the file is too short."""
         data = numpy.fromfile(self.whole(file), numpy.uint8, n, offset=start)
         require(len(data) == n, f"{file} is cut short: get it again")
-        self.lengths.append(n)
+        self.bytes_read.append(n)
         return torch.from_numpy(data)
 
 
@@ -54,7 +54,7 @@ class HubFolder(Folder):
         files = [file for file in info.siblings if file.rfilename.startswith(inside)]
         self.sizes = {file.rfilename.removeprefix(inside): file.size for file in files}
         self.names = sorted({file.partition("/")[0] for file in self.sizes})
-        self.lengths = []
+        self.bytes_read = []
         self.by_range = set()  # files of which a range has come
 
     def size(self, file):
@@ -69,7 +69,7 @@ class HubFolder(Folder):
     def read(self, file, start, n):
         if self.is_cached(file):
             return super().read(file, start, n)
-        self.lengths.append(n)
+        self.bytes_read.append(n)
         url = hf_hub_url(self.repo, self.inside + file, revision=self.commit)
         asked = f"{start}-{start + n - 1}"
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.

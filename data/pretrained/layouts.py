@@ -85,11 +85,11 @@ def stack_by_hand(config, shapes, hand):
     # Named as what is scored but for a number, as blocks.1.0.wq beside blocks.0.0.wq: of another stack, or forgotten.
     scored = {name for layer in layers for name in layer.names}
     patterns = {re.sub(r"\d+", "0", name) for name in scored}
-    others = sorted(name for name in shapes.keys() - scored if not is_of(name, hand.unscored))
-    forgotten = [name for name in others if re.sub(r"\d+", "0", name) in patterns]
-    require(not forgotten, f"{forgotten[:1]} is named as what is scored, and is not: if it is of another stack, name it "
-            "as one of --unscored")
-    queries = {numbered(name) for name in others if name not in inside and looks_like_query(name, shapes[name])}
+    unnamed = sorted(name for name in shapes.keys() - scored if not is_of(name, hand.unscored))
+    forgotten = [name for name in unnamed if re.sub(r"\d+", "0", name) in patterns]
+    require(not forgotten, f"{forgotten[:1]} is named as what is scored, and is not: if it is of another stack, name "
+            "it as one of --unscored")
+    queries = {numbered(name) for name in unnamed if name not in inside and looks_like_query(name, shapes[name])}
     return [Stack("", None, layers)], sorted(queries)
 
 
@@ -105,7 +105,8 @@ def stacks_of_parts(config, shapes):
     unscored = sorted({module for row in TABLE.get(model_type, []) for module in row.unscored})
     queries = {name for name in shapes if looks_like_query(name, shapes[name])}
     left_out = [module for module in unscored if any(is_of(name, [module]) for name in queries)]
-    left_out += ["layers that predict tokens"] * any(is_of(name, PREDICTING) for name in queries)
+    if any(is_of(name, PREDICTING) for name in queries):
+        left_out.append("layers that predict tokens")
     names = {name for name in shapes if not is_of(name, [*unscored, *PREDICTING])}
     queries &= names
     accounted_for = set()
@@ -138,7 +139,7 @@ def missing_stacks(part, rows):
     double = {stack for stack in stacks if stacks.count(stack) > 1}
     require(not double, f"{part.model_type}: layers under two kinds of names: {' and '.join(row.path for row in rows)}")
     if part.name:  # of two stacks a part may use one
-        return [f"no attention of the {part.name} is in these files"] * (part.rows != [] and not rows)
+        return [] if rows or not part.rows else [f"no attention of the {part.name} is in these files"]
     sides = {row.stack for row in part.rows} & {"encoder", "decoder"}
     return [f"the {side} is not in these files" for side in sorted(sides - {*stacks})]
 
@@ -176,8 +177,9 @@ def find_layers(row, names, config, shapes):
         layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})  # do they fit?
         layers.append(layer)
     starts = {match.string[: match.start("i")] for _, match in matches}  # of the names of layers: model.layers.
-    others = tuple(f"{start}{i}." for start in starts for i in {*range(numbers.end)} - {*numbers.scored})
-    return layers, {name for name in names if name.startswith(others)}, numbers.left_out
+    unscored = {*range(numbers.end)} - {*numbers.scored}
+    elsewhere = tuple(f"{start}{i}." for start in starts for i in unscored)
+    return layers, {name for name in names if name.startswith(elsewhere)}, numbers.left_out
 
 
 def by_layer(matches):
@@ -222,10 +224,12 @@ def count_layers(row, config, weights_of):
     unexpected = [i for i in whole if i < n_layer and i not in softmax]
     require(not unexpected, f"layer {str(unexpected)[1:-1]:.60} has weights of q and k, and no attention by its kind: "
             "correct the kinds in config.json")
-    n_shared = read_size("n_shared", row, config) or 0  # Gemma 3n: the last ones have the keys of others
-    left_out += [f"keys of others: {n_shared} of {n_layer} layers"] * (n_shared > 0)
+    n_shared = read_size("n_shared", row, config) or 0  # Gemma 3n: the last layers take the keys of earlier ones
+    if n_shared:
+        left_out.append(f"{n_shared} of {n_layer} layers, which take the keys of earlier ones")
     scored = softmax[: len(softmax) - n_shared]
     require(scored, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
     n_predicting = pick(config, int, "num_nextn_predict_layers", default=0)  # layers that predict further tokens
-    left_out += ["layers that predict tokens"] * any(i >= n_layer for i in weights_of)
+    if max(weights_of) >= n_layer:
+        left_out.append("layers that predict tokens")
     return Numbers(scored, n_layer + n_predicting, left_out)
