@@ -27,7 +27,7 @@ sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run 
 __path__ = [str(Path(__file__).resolve().parent)]
 from analyze.data.memory import keep_memory
 from analyze.data.names import CheckpointError, printable, require
-from analyze.data.wqk import draw_norms, energy_of_terms, in_float64, multiply
+from analyze.data.wqk import draw_norms, draw_symmetries, energy_of_terms, in_float64, multiply, parts_of_symmetry
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
@@ -172,8 +172,10 @@ def score_row(w_q, w_k, gamma, head=None):
     """The numbers of one W_qk for a table: {name: a number}. head: its number; None: a layer."""
     measured = measure(w_q, w_k)
     row = {name: function(measured, gamma).item() for name, function in SCORES.items()}
-    row |= dict(symmetry_chance=measured.product.mean_symmetry().item(), directionality_95=math.nan)
+    row |= dict(symmetry_chance=measured.product.mean_symmetry().item())
     if head is None:
+        if len(w_q) <= 1024:  # of wider layers it would take longer than all else
+            row["symmetry_95"] = draw_symmetries(measured.product).quantile(0.95).item()
         # Of 100 random matrices 95 have a directionality between minus this and this. It is drawn, so it is within a
         # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
         rows, columns = excess(draw_norms(measured.product), gamma).chunk(2)  # (MATRICES / 2,)
@@ -239,8 +241,10 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             factors = layer_factors(w_q, w_k)  # (C, Hkv D) each
             numbers = [score_row(*factors, gamma)]  # of the layer, and of each head
             require(not math.isnan(numbers[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero or NaN")
-            for h in range(len(w_q) if per_head else 0):
-                numbers.append(score_row(w_q[h], w_k[h * len(w_k) // len(w_q)], gamma, head=h))
+            if per_head:
+                w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D), a key head for every query head
+                numbers[0] |= parts_of_symmetry(w_q, w_k)
+                numbers += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
             rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in numbers]
     # What is the same in all rows. How much was read, and what was not scored, is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,

@@ -32,6 +32,7 @@ from torch import Tensor
 
 DIRECTIONS = 2048  # that are drawn for the norms of a matrix
 MATRICES = 512  # of such norms that are drawn
+SYMMETRIES = 400  # that are drawn of a matrix
 
 
 class Whole(NamedTuple):
@@ -160,6 +161,22 @@ def draw_norms(product):
     # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
     g, chosen = draw(len(product.w_q), product.w_q.device)
     return product.lengths(g)[chosen]
+
+
+def draw_symmetries(product):
+    """Returns the symmetries (SYMMETRIES,) of random matrices in the directions of M (C, C)."""
+    # With M = U S V^T they are U S Z S V^T, and with K = S V^T U S their symmetry is tr(Z K Z K) / |S Z S|^2.
+    u, s, vt = torch.linalg.svd(product.w_q.double() @ product.w_k.double().mT)
+    r = 1 + int((s.square().cumsum(0) < 0.9995 * s.square().sum()).sum())  # directions that hold nearly all of |M|^2
+    s = (s[:r] / s[0]).float()
+    k = s[:, None] * (vt[:r] @ u[:, :r]).float() * s  # (r, r)
+    generator = torch.Generator().manual_seed(0)
+    symmetries = []
+    for _ in range(SYMMETRIES if r <= 128 else SYMMETRIES // 4):  # of a wide layer fewer, which takes a second
+        z = torch.randn(r, r, generator=generator).to(k.device)
+        zk = z @ k
+        symmetries.append((zk * zk.mT).sum() / (s[:, None] * z * s).square().sum())
+    return torch.stack(symmetries)
 
 
 @functools.lru_cache(maxsize=1)  # all layers of a model have the same size

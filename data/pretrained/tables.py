@@ -13,6 +13,10 @@ from .folders import find_source
 COLUMNS = {
     "layer": int,
     "symmetry_chance": float,  # the mean symmetry of random matrices in the directions of W_qk (data/wqk.py)
+    "symmetry_95": float,  # of a layer of at most 1,024 dimensions: 95 % of these matrices are below it
+    "own_heads": float,  # of a layer, with --per_head: its symmetry is own_heads + shared + mirror (data/wqk.py)
+    "shared": float,
+    "mirror": float,
     "directionality_95": float,  # of a layer: 95 % of random directionalities are between minus this and this
     "head": "Int64",  # an empty cell: the whole layer
     "stack": "str",  # encoder, decoder, ...; "" if the model has one stack
@@ -37,7 +41,8 @@ def column_types(scores):
 def score_table(rows, common, scores):
     """Returns rows of one model, {column: value} each, as a DataFrame. common: what is the same in all of them."""
     types = column_types(scores)
-    return pandas.DataFrame([row | common for row in rows])[list(types)].astype(types)
+    table = pandas.DataFrame([row | common for row in rows])
+    return table.reindex(columns=list(types)).astype(types)  # what was not computed is an empty cell
 
 
 def known_as(source):
@@ -96,6 +101,9 @@ def add_scores(path, rows):
 LEGEND = """\
   symmetry: 1 if W_qk equals its transpose, -1 if it equals minus its transpose
   symmetry chance: the mean symmetry of random matrices that use the same directions as W_qk
+  symmetry 95: what 95 % of these matrices are below, drawn for layers of at most 1,024 dimensions
+  own heads, shared, mirror: what the symmetry of a layer is the sum of: single heads, symmetric parts that heads share,
+                             and heads that are like the transpose of each other
   directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
   its 95 % range: where the directionality of 95 % of random matrices with the same singular values is, about
   outside its 95 % range: how many layers have a directionality that is not in this range"""
@@ -120,7 +128,9 @@ def layer_table(table):
     for name in shown_scores(table):
         cells[name] = table[name].map(lambda score: fixed(score, 3))
         if name == "symmetry":
-            cells["symmetry chance"] = table["symmetry_chance"].map(lambda chance: fixed(chance, 3))
+            for column in "symmetry_chance", "symmetry_95", "own_heads", "shared", "mirror":
+                numbers = table[column].map(lambda number: fixed(number, 3), "ignore")
+                cells[column.replace("_", " ")] = numbers.astype("string").fillna("")
         if name == "directionality":
             ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
             cells["its 95 % range"] = ends.fillna("")
