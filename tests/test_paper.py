@@ -109,6 +109,29 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(softmax):
     assert exact(sum(by_hand[i, j] * x[i].outer(x[j]) for i, j in sees.nonzero()), gradient)
 
 
+def test_prop_2_2_the_error_passes_a_product_of_whole_layers():
+    """dx^L / dx_hat^l = prod_m F'_m (1 + m'), as F is a whole layer with its residual (Eq. S24, S25). Printed is 1 + sum_m
+    F'_m (Eq. S29), and prod_m (1 + F'_m) is wrong, too. Of one token alone, whose attention is x W_v."""
+    C = 6
+    mlps, w_v, one = [MLP(ModelConfig(5, T, 1, 1, C)) for _ in range(3)], torch.randn(2, C, C), torch.eye(C)
+
+    def layer(m, x):  # F_m
+        x_hat = x + x @ w_v[m]
+        return x_hat + mlps[m](x_hat)
+
+    def slope(function, x):
+        return torch.autograd.functional.jacobian(function, x)  # (C, C)
+
+    x_hat = torch.randn(C)
+    x = x_hat + mlps[2](x_hat)  # x^l, after the MLP of layer l
+    F_1, F_2 = slope(lambda x: layer(0, x), x), slope(lambda x: layer(1, x), layer(0, x))
+    mlp_slope = one + slope(mlps[2], x_hat)
+    whole = slope(lambda x_hat: layer(1, layer(0, x_hat + mlps[2](x_hat))), x_hat)
+    assert exact(F_2 @ F_1 @ mlp_slope, whole)
+    for wrong in one + F_1 + F_2, (one + F_2) @ (one + F_1):
+        assert (wrong @ mlp_slope - whole).norm() > 0.5 * whole.norm()
+
+
 @pytest.mark.bert_block  # with W_q and W_k of their own
 def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient():
     """A step eta of q and k moves W_qk by -eta (W_q W_q^T G + G W_k W_k^T) + O(eta^2), G = sum beta_ij x_i x_j^T (Eq.
@@ -131,12 +154,15 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
 
 
 def test_remark_S1_6_the_step_of_wqk_is_not_proportional_to_its_gradient():
-    """From a random start a symmetric G moves a head by a matrix of symmetry 2 D / (2 D + C), not 1 (Eq. S40)."""
+    """From a random start a symmetric G moves a head by a matrix of symmetry 2 D / (2 D + C), so no constant makes it G (Eq.
+    S40). If W_q W_q^T and W_k W_k^T are multiples of the identity, one does."""
     S, C, D = 100, 64, 16
     w_q, w_k, a = torch.randn(S, C, D), torch.randn(S, C, D), torch.randn(S, C, C)
     G = a + a.mT
     step = w_q @ w_q.mT @ G + G @ w_k @ w_k.mT  # (S, C, C)
     assert symmetry(step).mean() == pytest.approx(2 * D / (2 * D + C), abs=0.02)
+    w_q, w_k = torch.linalg.qr(torch.randn(2, C, C)).Q  # of a single head, D = C
+    assert exact(w_q @ w_q.T @ G + G @ w_k @ w_k.T, 2 * G)
 
 
 @pytest.mark.parametrize("role", ["context", "prediction"])
@@ -204,6 +230,16 @@ def test_eq_17_has_the_wrong_sign_where_one_column_is_heavy():
     w_k[:, 0] *= 4  # the first column of W_qk
     m = wqk(w_q, w_k)
     assert directionality_eq17(m).mean() > 0.2 and directionality(m).mean() < -0.4
+
+
+def test_prop_S1_18_directionality_belongs_to_a_basis_and_symmetry_does_not():
+    """In another basis, x -> Q x, the same bilinear form has the matrix Q M Q^T: its columns stand out no more."""
+    m = torch.randn(64, 64)
+    m[:, 0] *= 8
+    Q = torch.linalg.qr(torch.randn(200, 64, 64)).Q
+    assert exact(symmetry(Q @ m @ Q.mT), symmetry(m).expand(200))
+    assert directionality(m) < -0.4
+    assert_mean(directionality(Q @ m @ Q.mT), 0)
 
 
 def test_prop_S1_18_directionality_of_random_matrices_falls_to_0_slowly():
