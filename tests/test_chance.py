@@ -63,7 +63,7 @@ def test_an_untrained_bert_that_sees_four_large_dimensions_is_as_symmetric_as_ch
     assert min(row["symmetry_chance"] for row in found) > 10 / 768  # and a matrix of 768 directions has 1 / 768
 
 
-@pytest.mark.parametrize("r, common", [(1, 0), (4, 1), (32, 0), (32, 3)])  # common: of both sides
+@pytest.mark.parametrize("r, common", [(1, 0), (4, 1), (32, 0), (32, 0.5)])  # common: of both sides
 def test_95_of_100_random_matrices_in_the_directions_of_another_are_below_its_limit(r, common):
     w_q, w_k = common * torch.randn(32, 1).double() + torch.randn(2, 32, r).double()
     u, s, vt = torch.linalg.svd(w_q @ w_k.T)
