@@ -49,6 +49,11 @@ FLAX = named("h.{i}.query.kernel", FLAX["query"]) | named("h.{i}.key.kernel", FL
 SCORED = [  # tensors, words beside WORDS, numbers of the layers
     (separate(), {}, [0, 1]), (separate([1, 2]), {}, [1, 2]),
     (separate([0, 2]), {}, [0, 2]),  # x-transformers, whose layer 1 has no attention
+    (named("layers.{i}.self_attn.linears.0.weight", Q.flatten(1, 2))  # the annotated transformer
+     | named("layers.{i}.self_attn.linears.1.weight", K.flatten(1, 2))
+     | named("layers.{i}.self_attn.linears.2.weight", V.flatten(1, 2))
+     | named("layers.{i}.self_attn.linears.3.weight", torch.ones(2, C, H * D)),
+     dict(q="layers.{i}.self_attn.linears.0.weight", k="layers.{i}.self_attn.linears.1.weight"), [0, 1]),
     (STAGES, dict(STAGE_0, unscored="b.1"), [0, 1]),
     ({name.replace("weight", "kernel"): weight.T for name, weight in separate().items()}, KERNELS, [0, 1]),
     (FLAX, dict(q="h.{i}.query.kernel", k="h.{i}.key.kernel", order="kernels"), [0, 1]),

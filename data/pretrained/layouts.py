@@ -85,11 +85,11 @@ def stack_by_hand(config, shapes, hand):
     # Named as what is scored but for a number, as blocks.1.0.wq beside blocks.0.0.wq: of another stack, or forgotten.
     scored = {name for layer in layers for name in layer.names}
     patterns = {re.sub(r"\d+", "0", name) for name in scored}
-    unnamed = sorted(name for name in shapes.keys() - scored if not is_of(name, hand.unscored))
+    unnamed = sorted(name for name in shapes.keys() - scored - inside if not is_of(name, hand.unscored))
     forgotten = [name for name in unnamed if re.sub(r"\d+", "0", name) in patterns]
     require(not forgotten, f"{forgotten[:1]} is named as what is scored, and is not: if it is of another stack, name "
             "it as one of --unscored")
-    queries = {numbered(name) for name in unnamed if name not in inside and looks_like_query(name, shapes[name])}
+    queries = {numbered(name) for name in unnamed if looks_like_query(name, shapes[name])}
     return [Stack("", None, layers)], sorted(queries)
 
 

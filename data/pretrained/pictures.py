@@ -53,7 +53,7 @@ def plot_layers(stacks, path):
                 axis.plot(layers["layer"], layers[score], "o", ms=4, label=f"{name} ({kind_of(rows)})", **style)
                 end = layers["directionality_95"]
                 for line in [layers["symmetry_chance"]] if score == "symmetry" else [-end, end]:
-                    axis.plot(layers["layer"], line, color=style["color"], ls=":", lw=1)
+                    axis.plot(layers["layer"], line, color=style["color"], ls=":", lw=1, marker="_")
             put_zero(axis)
             axis.set(xlabel="layer", ylabel=f"{score} of $W_{{qk}}$")
             axis.locator_params(axis="x", integer=True)
