@@ -174,7 +174,7 @@ def score_row(w_q, w_k, gamma, head=None):
     row = {name: function(measured, gamma).item() for name, function in SCORES.items()}
     row |= dict(symmetry_chance=measured.product.mean_symmetry().item())
     if head is None:
-        if len(w_q) <= 1024:  # of wider layers it would take longer than all else
+        if len(w_q) <= 1024 and math.isfinite(row["symmetry"]):  # of wider layers it would take longer than all else
             row["symmetry_95"] = draw_symmetries(measured.product).quantile(0.95).item()
         # Of 100 random matrices 95 have a directionality between minus this and this. It is drawn, so it is within a
         # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.

@@ -298,15 +298,15 @@ def test_a_few_models_are_drawn_by_layer_with_what_chance_gives_each(drawn, anal
 
 def test_each_chance_says_which_score_it_is_of(analysed):
     printed = analysed("--hf", bert("b")).out
-    for columns in ("symmetry symmetry chance directionality its 95 % range",
+    for columns in ("symmetry symmetry chance symmetry 95 directionality its 95 % range",
                     "symmetry [quartiles] symmetry chance directionality [quartiles] outside its 95 % range"):
         assert columns in " ".join(printed.split())
     header = Path("s.csv").read_text().splitlines()[0].split(",")
     assert header[1:4] == ["symmetry", "symmetry_chance", "directionality"] and "directionality_95" in header
 
 
-def test_w_qk_of_every_layer_is_read_when_it_is_asked_for():
-    scored = analyze.score_model(bert("m"))
+def test_w_qk_of_every_layer_is_read_when_it_is_asked_for(tmp_path):
+    scored = analyze.score_model(bert(tmp_path / "m"))
     for i, m in enumerate(wqk_of(PAIRS)):
         np.testing.assert_allclose(scored.wqk(i).numpy(), m, atol=1e-6)
     with pytest.raises(analyze.CheckpointError, match="no layer 3 of stack ''"):
