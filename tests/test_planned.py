@@ -88,6 +88,17 @@ def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seed
     assert words in run(*write_arms(tmp_path, "ab"), "--plan", plan)
 
 
+@pytest.mark.parametrize("measure", ["symmetry", "loss"])
+def test_runs_on_another_corpus_are_in_no_test_and_another_folder_of_it_is_said(tmp_path, measure):
+    """The corpus was made anew in its folder after the runs of b."""
+    plan = write_plan(tmp_path / "plan.py", [(measure, "a - b", "<", "b - c"), (measure, "b", "<", "c")])
+    folders = write_arms(tmp_path, "bc")
+    said, *_ = printed(*folders, *[write_run(tmp_path / "d-1", data_dir="moved")], "--plan", plan)
+    assert " ".join(said) == f"d has data_dir = 'moved', and 'data/sympy/bytes' in {plan}"
+    folders += [write_run(tmp_path / f"a-{seed}", seed=seed, sha256="of other text") for seed in range(1, 9)]
+    assert f"planned test of {measure}, a - b and b - c: its runs differ in sha256" in run(*folders, "--plan", plan)
+
+
 def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits_of_this_history():
     is_shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True).stdout
     if is_shallow != b"false\n":

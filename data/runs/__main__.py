@@ -13,7 +13,7 @@ from pathlib import Path
 from config import ROOT, ConfigError, may_differ, require
 from config.plan import STEPS_TO, differing_keys, read_plan
 from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, steps_table, tests_table
-from data.runs.read import pool, write_comparison
+from data.runs.read import is_kept, pool, write_comparison
 
 
 def report_runs(args):
@@ -86,7 +86,7 @@ def find_plan(path, runs):
 
 
 def require_runs_of(plan, arms):
-    """Raises ConfigError if a run is not one of this plan: of another arm, another seed, or with other keys."""
+    """Raises ConfigError if a run is not one of this plan. Prints which free keys, such as data_dir, differ."""
     for name, arm in arms.items():
         require(name in plan.arms, f"{plan.path} has no arm {name}: there are {', '.join(plan.arms)}")
         _, expected = plan.keys_of(name)
@@ -94,7 +94,10 @@ def require_runs_of(plan, arms):
             of_corpus = key in ("tokenizer", "sha256", "n_params")  # no plan names these three
             is_auto = key == "dtype" and expected[key] == "auto"  # the device decides
             is_free = of_corpus or is_auto or (may_differ(key, "setting") and key != "parent")
-            require(is_free, f"{plan.path}: its {name} has {key} = {expected.get(key)!r}, not {arm.config.get(key)!r}")
+            there, here = expected.get(key), arm.config.get(key)
+            require(is_free, f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
+            if key in expected and may_differ(key, "setting") and is_kept(key):
+                print(f"{name} has {key} = {here!r}, and {there!r} in {plan.path}")
         for seed in arm.seeds():
             require(seed in plan.seeds, f"{plan.path} has no seed {seed}")
         if plan.most_params:

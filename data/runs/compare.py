@@ -52,9 +52,14 @@ def arms_table(arms, measure, differences={}, scores=OF_ARMS):
 
 
 def tests_table(planned, arms):
-    """Returns a row for each planned test."""
+    """Returns a row for each planned test. Raises ConfigError if the runs of one cannot be compared."""
     pairs_of = []  # of each test: the number of its pairs, their mean difference, its interval and p
     for measure, left, _, right in planned:
+        names = [*left.split(" - "), *right.split(" - ")]
+        keys = task_keys([arms[name].config for name in names if name in arms])
+        if "loss" not in measure:  # a score means the same in all tasks, but not on all texts
+            keys = [key for key in keys if key == "sha256"]
+        require(not keys, f"planned test of {measure}, {left} and {right}: its runs differ in {', '.join(keys)}")
         pairs_of.append(of_differences(of_side(arms, left, measure) - of_side(arms, right, measure)))
     corrected = holm([pairs["p"] for pairs in pairs_of])  # one without runs counts as well: the plan is one family
     rows = []
