@@ -1,9 +1,10 @@
 """
 A plan: the runs of a comparison, and the tests that are planned before the first of them. config/plans/positions.py
-is one to copy. These commands print its runs, one a line, as arguments of train.py:
+is one to copy. Without --run its runs are printed, one a line, as arguments of train.py:
 
-    python -m config.plan positions                  # the runs of config/plans/positions.py
-    python -m config.plan mine.py --max_iters=40     # of your own file, as a trial, in out/plans/mine_max_iters=40
+    python -m config.plan positions --run               # does the runs of config/plans/positions.py
+    python -m config.plan positions --run --jobs=4      # four at a time, and not two; what was stopped goes on
+    python -m config.plan mine.py --max_iters=40        # of your own file, as a trial, in out/plans/mine_max_iters=40
 
 A run that begins with the last weights of another one names the arm of that one as its parent: config/plans/switch.py.
 """
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from config import ROOT, ConfigError, load, may_differ, read_flags, require, run_file
+from config import ROOT, ConfigError, launch, load, may_differ, read_flags, require, run_file
 
 
 class Plan(NamedTuple):
@@ -132,12 +133,19 @@ def commands(path, for_all):
 
 
 def main(argv):
-    name, *flags = argv or sys.exit("python -m config.plan NAME [--key=value ...], such as positions")
+    name, *flags = argv or sys.exit("python -m config.plan NAME [--run [--jobs=2]] [--key=value ...], such as positions")
     path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
+    is_run = "--run" in flags
     try:
-        print(*commands(path, read_flags(flags)), sep="\n")
+        for_all = read_flags([flag for flag in flags if flag != "--run"])
+        n_jobs = for_all.pop("jobs", "2") if is_run else "1"
+        require(n_jobs.isdigit() and int(n_jobs) > 0, f"jobs = {n_jobs}, expected 1 or more")
+        lines = list(commands(path, for_all))
     except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")
+    if is_run:
+        sys.exit(launch.do_all(lines, int(n_jobs)) or None)
+    print(*lines, sep="\n")
 
 
 if __name__ == "__main__":

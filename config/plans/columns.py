@@ -2,7 +2,7 @@
 Do columns dominate in decoders? An earlier test compared encoders with masked models under causal attention, which are
 no decoders: they do not predict the next token. Here they do, with learned and with rotary positions.
 
-    python -m config.plan columns | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan columns --run
     python -m data.runs out/plans/columns/* --plan config/plans/columns.py --csv columns.csv
 
 What we predict for the directionality at the end, a median over the two layers: `decoder` is below `learned`, by 0.1 to

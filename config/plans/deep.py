@@ -3,7 +3,7 @@ Do four layers show what two do not: columns under causal attention? Models of f
 long as small.py: an encoder, a model with causal attention that fills in masks as the authors' decoders do, and a
 decoder that predicts the next token.
 
-    python -m config.plan deep | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan deep --run
     python -m data.runs out/plans/deep/* --plan config/plans/deep.py --csv deep.csv
 
 What we predict for the end, as means over eight seeds. Known before: a pilot with seed 100 and twice the steps had a

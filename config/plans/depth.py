@@ -2,7 +2,7 @@
 Which layers become symmetric, and when? Encoders of four layers of 128 dimensions, four times as long as small.py. In
 the authors' own runs of four layers the first one is the least symmetric, and in our short ones it was the most.
 
-    python -m config.plan depth | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan depth --run
     python -m data.runs out/plans/depth/* --csv depth.csv
 
 What we predict: with learned positions the first two layers are the most symmetric at the end, as before (0.57, 0.51,

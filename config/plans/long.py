@@ -3,7 +3,7 @@ Do columns still dominate in decoders after four times as many steps? At 1,600 s
 pairs of the authors' own runs the decoder has the far lower directionality early, and later the encoder catches up.
 These are `learned` and `decoder` of columns.py, with its seeds, for 6,400 steps.
 
-    python -m config.plan long | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan long --run
     python -m data.runs out/plans/long/* --plan config/plans/long.py --csv long.csv
 
 What we predict, as medians over the two layers and means over the seeds. At step 1,600 the decoder is below the encoder

@@ -4,7 +4,7 @@ positions are untied. Of the tokens to predict, some are seen as [MASK], some as
 are: 100/0/0 (masked), 0/100/0 (random) or 0/50/50 (half). BERT's 80/10/10 is in positions.py. Each has an arm with
 causal attention.
 
-    python -m config.plan masks | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan masks --run
     python -m data.runs out/plans/masks/* --plan config/plans/masks.py --csv masks.csv
 
 What we predict: without [MASK], W_qk of contents becomes symmetric in encoders, and less so with causal attention. With

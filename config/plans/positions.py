@@ -3,7 +3,7 @@ What makes W_qk symmetric: seeing both sides, filling in masks, or positions? Th
 without causal attention, and have positions of three kinds. The last two predict the next token. A file to copy: each
 arm runs with each seed, into out/plans/NAME/ARM-SEED, where NAME is the name of the file.
 
-    python -m config.plan positions | xargs -r -P 2 -L 1 python train.py    # -P: runs at a time
+    python -m config.plan positions --run    # two at a time; --jobs=4: four
     python -m data.runs out/plans/positions/* --plan config/plans/positions.py --csv positions.csv
 
 What we predict: an encoder with learned positions becomes symmetric. With causal attention it does not, and neither

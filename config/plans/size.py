@@ -3,7 +3,7 @@ Does what small encoders do hold at the size of the paper's BERT-mini? Four laye
 sequence, dropout 0.1, gpt2's tokens; half of the paper's batch, a fiftieth of its updates, and a larger rate.
 
     python data/sympy/prepare.py --tokenizer=gpt2
-    python -m config.plan size | xargs -r -P 5 -L 1 python train.py
+    python -m config.plan size --run --jobs=5
     python -m data.runs out/plans/size/* --csv size.csv
 
 What we predict, with one seed each, so without a test: at the end `learned` has a median symmetry above 0.3 over its

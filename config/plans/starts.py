@@ -4,7 +4,7 @@ brings (init.py): tilted has its trace and no symmetry in its heads, indefinite 
 has symmetry and a trace below 0. Two arms have the standard deviation of a new nn.Linear, and two have untied
 positions. All runs are encoders of 128 dimensions.
 
-    python -m config.plan starts | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan starts --run
     python -m data.runs out/plans/starts/* --plan config/plans/starts.py --csv starts.csv
 
 What we predict for the loss after 900 steps: symmetric and tilted are lower than random, and indefinite a little;

@@ -3,7 +3,7 @@ What frees a masked language model that is stuck near the loss of guessing token
 128 dimensions see gpt2's tokens, and fill in masks.
 
     python data/sympy/prepare.py --tokenizer=gpt2
-    python -m config.plan stuck | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan stuck --run
     python -m data.runs out/plans/stuck/* --plan config/plans/stuck.py --csv stuck.csv
 
 Guessing tokens by their frequency has a loss of 4.90 nats (the entropy of the training tokens), and the seed that chose

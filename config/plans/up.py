@@ -4,7 +4,7 @@ does, and a larger start helps by itself. Measured from init.py at these sizes, 
 layer is 1.88 in `tilted` and 1.42 in `symmetric`, and that of a head 1.74 and 1.23. So `random_up` is random with q and
 k at sqrt(1.88) x 0.02 = 0.0274, which makes both 1.88.
 
-    python -m config.plan up | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan up --run
     python -m data.runs out/plans/up/* --plan config/plans/up.py --csv up.csv
 
 What we predict for the loss after 900 steps: `random_up` gains 0 to 0.05 nats, which may not be shown. `tilted` and
