@@ -117,7 +117,8 @@ def commands(path, for_all):
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", "parent", *differing_keys(list(plan.arms.values()))}
     if wrong:
         raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
-    changed = [f"{key}={value}".replace("/", "-") for key, value in for_all.items() if not may_differ(key, "how")]
+    changed = [f"{key}={value}" for key, value in for_all.items() if not may_differ(key, "how")]
+    changed = [re.sub(r"[/\\:]", "-", words) for words in changed]  # a name of a folder, also on Windows
     folder = "_".join([f"out/plans/{Path(path).stem}", *changed])  # a trial has one of its own
     # All parents come before the first child. Of these all arms of one seed come first: if the runs are stopped, they
     # are a comparison with fewer seeds.
@@ -133,7 +134,7 @@ def commands(path, for_all):
 
 
 def main(argv):
-    name, *flags = argv or sys.exit("python -m config.plan NAME [--run [--jobs=2]] [--key=value ...], such as positions")
+    name, *flags = argv or sys.exit("python -m config.plan NAME [--run] [--jobs=2] [--key=value ...], NAME such as long")
     path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
     is_run = "--run" in flags
     try:

@@ -1,10 +1,16 @@
 """Writes files that are complete or not there, and keeps two programs from writing into one folder."""
 
 import contextlib
-import fcntl
+import errno
 import json
 import os
+import sys
 from pathlib import Path
+
+from filelock import lock_descriptor
+
+# How file systems say that they have no locks: some of clusters, NFS without a lock daemon, some of Macs.
+NO_LOCKS = errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP
 
 
 @contextlib.contextmanager
@@ -24,16 +30,21 @@ def replacing(path):
 
 def write_json(path, value):
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n")
+        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
 @contextlib.contextmanager
 def locked(folder, wait=False):
     """Lets one program at a time write into a folder. Another one waits for its end, or ends in an OSError."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with open(Path(folder, ".lock"), "a") as lock:  # if this program is killed, the system frees it
+    with open(Path(folder, ".lock"), "ab") as lock:  # if this program is killed, the system frees it
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError(f"{folder}: another program is writing there: wait for it, or set --out_dir") from None
+            is_mine = lock_descriptor(lock.fileno(), blocking=wait)
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                raise
+            print(f"{folder}: no lock can be had here: start one program at a time", file=sys.stderr)
+            is_mine = True
+        if not is_mine:
+            raise OSError(f"{folder}: another program is writing there: wait for it, or set --out_dir")
         yield

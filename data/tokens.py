@@ -39,7 +39,7 @@ def load(folder):
     folder = Path(folder)
     if not (folder / "meta.json").exists():
         raise DataError(f"{folder} has no finished token files: python {folder.parent}/prepare.py makes them")
-    meta = json.loads((folder / "meta.json").read_text())
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
     has_our_ids = all(meta[key] == value for key, value in TOKENIZERS[meta["tokenizer"]].items())
     if not has_our_ids or any(digest(folder / f"{split}.bin") != meta["sha256"][split] for split in SPLITS):
         raise DataError(f"{folder}: train.bin and val.bin are not the files that meta.json describes, or have other "

@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 TABLE = defaultdict(list)  # {model_type: its rows, in their order}
-with open(Path(__file__).parent / "layouts.csv", newline="") as file:
+with open(Path(__file__).parent / "layouts.csv", encoding="utf-8", newline="") as file:
     for line in csv.DictReader(file):
         for column in "n_layer", "n_head", "head_dim", "n_shared":
             line[column] = int(line[column]) if line[column] else None

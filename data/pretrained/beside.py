@@ -11,7 +11,7 @@ from pathlib import Path
 from ..names import require
 
 # Names in a block of attention that change no query or key: of outputs, norms, positions, masks and biases.
-with open(Path(__file__).parent / "beside.csv", newline="") as file:
+with open(Path(__file__).parent / "beside.csv", encoding="utf-8", newline="") as file:
     HARMLESS = {line["name"] for line in csv.DictReader(file)}
 # In the module of a weight: its bias, how far activations go in Gemma's clipped layers, what TransformerEngine saves.
 OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max", "_extra_state"}

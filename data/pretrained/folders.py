@@ -99,7 +99,7 @@ def find_source(name):
     """Returns a path or a Hub id as it is, and the Hub id of a name in models.csv."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
-    with open(Path(__file__).parents[1] / "published/models.csv", newline="") as f:
+    with open(Path(__file__).parents[1] / "published/models.csv", encoding="utf-8", newline="") as f:
         ids = {row["name"]: row["hub_id"] for row in csv.DictReader(f)}
     model, at, revision = name.partition("@")
     near = ", ".join(difflib.get_close_matches(model, ids)) or "none"

@@ -71,7 +71,7 @@ def read_scores(path, scores):
     types = column_types(scores)
     if not path or not os.path.exists(path):
         return pandas.DataFrame(columns=list(types)).astype(types)
-    with open(path, errors="replace") as f:
+    with open(path, encoding="utf-8", errors="replace") as f:
         require(f.readline().strip() == ",".join(types), f"{path} holds something else: give another --csv")
     empty = {name: [""] for name, kind in types.items() if kind != "str"}  # elsewhere "" is a text, and so is "NA"
     table = pandas.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)

@@ -90,7 +90,7 @@ def read_run(folder):
     """Returns the Runs of one run in a folder. Raises ConfigError if there is no run, or if scores are missing."""
     folder = Path(folder)
     require((folder / "log.csv").exists(), f"{folder} holds no run of train.py, or one without rows")
-    run = json.loads((folder / "run.json").read_text())
+    run = json.loads((folder / "run.json").read_text("utf-8"))
     sha256 = " ".join(run["data"]["sha256"].values())  # of both splits
     config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=sha256, n_params=run["n_params"])
     if config.get("parent"):  # of each seed another run, of one arm
@@ -126,7 +126,7 @@ def write_comparison(path, arms):
         lines.append(f"# config of {name} {json.dumps(keys)}")
     rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
-        temporary.write_text("\n".join([*lines, rows]))
+        temporary.write_text("\n".join([*lines, rows]), encoding="utf-8", newline="\n")
 
 
 def is_kept(key):
@@ -137,7 +137,7 @@ def is_kept(key):
 def read_comparison(path):
     """Returns the arms, a list of Runs, in a file of write_comparison. Raises ConfigError if it is none."""
     require(Path(path).exists(), f"there is no file or folder {path}")
-    comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text(), re.MULTILINE)
+    comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text("utf-8"), re.MULTILINE)
     configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
     require("" in configs, f"{path} is no comparison: it has no line # config {{...}}")
     # An arm may be called null, which pandas would read as nan.

@@ -69,7 +69,7 @@ def add_rows(text, rows, float_format):
     header = ",".join(table) + "\n"
     require(not text or text.startswith(header), f"this run has other columns than {header.strip()}: go on with the "
             "commit in its run.json")
-    return text + table.to_csv(index=False, header=not text, float_format=float_format)
+    return text + table.to_csv(index=False, header=not text, float_format=float_format, lineterminator="\n")
 
 
 # ---- what a run is, and where it comes from ----------------------------------------------------------------------
@@ -120,7 +120,7 @@ def find_commit():
         return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
     commit = git("rev-parse --verify HEAD") or "no repository"
-    is_dirty = git("status --porcelain --untracked-files=all -- '*.py'")  # changed or new, and not ignored
+    is_dirty = git('status --porcelain --untracked-files=all -- "*.py"')  # changed or new, and not ignored
     return f"{commit}-dirty" if is_dirty else commit
 
 
@@ -131,7 +131,7 @@ def write_rows(folder, texts):
     """Writes log.csv and scores.csv. texts: {name: text}."""
     for name, text in texts.items():
         with replacing(folder / name) as temporary:
-            temporary.write_text(text)
+            temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def save_checkpoint(folder, checkpoint, run_json):
