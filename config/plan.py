@@ -134,7 +134,7 @@ def commands(path, for_all):
 
 
 def main(argv):
-    name, *flags = argv or sys.exit("python -m config.plan NAME [--run] [--jobs=2] [--key=value ...], NAME such as long")
+    name, *flags = argv or sys.exit("python -m config.plan NAME [--run] [--jobs=2] [--key=value ...]")
     path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
     is_run = "--run" in flags
     try:

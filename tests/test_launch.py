@@ -8,8 +8,8 @@ import pytest
 from config import launch
 from config.plan import main
 
-# In place of train.py. It writes into one file for all when it begins and ends, and ends when enough have begun, and when
-# the text --until is in this file. It fails if the name of its folder is b.
+# In place of train.py. It writes into one file for all when it begins and ends, and ends when enough have begun and the
+# text --until is in this file. It fails if the name of its folder is b.
 PROGRAM = """
 import os, pathlib, sys, time
 keys = dict(word.lstrip("-").split("=", 1) for word in sys.argv[2:])
