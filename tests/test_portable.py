@@ -4,6 +4,7 @@ import ast
 import ctypes
 import errno
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -42,6 +43,19 @@ def test_text_has_its_encoding_and_nothing_that_posix_alone_has_is_imported(path
             has_encoding = "encoding" in keys or name == "read_text" and given
             assert not is_text or has_encoding, ast.unparse(call)
             assert name != "write_text" or "newline" in keys, ast.unparse(call)
+
+
+def test_requirements_are_the_packages_that_the_code_imports():
+    found = set()
+    for path in CODE:
+        found |= {alias.name for node in nodes(path, ast.Import) for alias in node.names}
+        found |= {node.module for node in nodes(path, ast.ImportFrom) if not node.level}
+    found = {name.partition(".")[0] for name in found} - sys.stdlib_module_names
+    own = {path.stem for path in ROOT.iterdir()}
+    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    listed = {re.match(r"\w+", line)[0] for line in lines if not line.startswith("#")}
+    # Only an export loads transformers, to compare. Of sympy files are read, and it is not imported.
+    assert found - own - {"transformers"} == listed - {"sympy"}
 
 
 @pytest.mark.parametrize("script", ["train.py", "analyze.py", "data/sympy/prepare.py"])
