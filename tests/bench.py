@@ -1,7 +1,7 @@
 """
 How fast: beside the limit of the machine, and for training against transformers and an imitation of nanoGPT.
 
-    python tests/bench.py
+    python tests/bench.py >> tests/bench.txt    # one run: both tables, and the date, machine and versions that made them
 
 A column "A / B" is the time of A over that of B: above 1, B is faster. They run in turns, on the same machine with the
 same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with the
@@ -11,7 +11,10 @@ It needs tests/requirements.txt, 6 GB of memory, 2 GB of disk and some minutes. 
 768. On a CPU without units for bfloat16 the last three rows take 50 times as long.
 """
 
+import datetime
 import json
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -174,7 +177,17 @@ def bench_train():
         print(f"{name} | {theirs / ours:.3g} | {nano / ours:.3g} | {bare / ours:.3g} | {ours:.3g}", flush=True)
 
 
+def machine():
+    """Returns what has been measured on, in one line."""
+    if GPU:
+        return torch.cuda.get_device_name()
+    cpu_info = Path("/proc/cpuinfo")  # where Linux has the name of the processor
+    names = re.findall("model name.*: (.*)", cpu_info.read_text("utf-8")) if cpu_info.exists() else []
+    return f"{torch.get_num_threads()} threads of {(names or [platform.processor()])[0]}"
+
+
 if __name__ == "__main__":
+    print(f"\n{datetime.date.today()}, {machine()}, Python {platform.python_version()}, torch {torch.__version__}, "
+          f"transformers {transformers.__version__}")
     bench_scores()  # first, by a process that does not keep its memory
     bench_train()
-    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
