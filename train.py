@@ -181,7 +181,7 @@ class Trainer:
             row["learning_rate"] = learning_rate(cfg, self.step - 1)
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
             line += f", train_loss {row['train_loss']:.4f}, {row['tokens_per_s']:,.0f} tokens/s"
-        symmetries = analyze.scores(*self.scored["wqk"]).symmetry.tolist()  # of each layer, at the last write_scores
+        symmetries = analyze.scores(*stacked_qk(self.model)).symmetry.tolist()  # of each layer
         self.place.say(f"{line}, symmetry {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
         self.rows["log.csv"] = write.add_rows(self.rows["log.csv"], [row], "%.7g")
         self.losses, self.seconds = [], 0.0  # a new row begins

@@ -156,9 +156,14 @@ def test_the_rows_have_the_mean_training_loss_and_the_speed_of_their_steps_alone
         trainer.train_step(trainer.loader.batch("train", step))
         losses.append(trainer.unread[-1].item())
     np.testing.assert_allclose(rows.train_loss[1:], np.reshape(losses, (3, 4)).mean(1), atol=1e-5)
+    said = capsys.readouterr().out
     symmetry = " ".join(f"{s:.2f}" for s in scores(cfg).query("step == 12 and head.isna()").symmetry)
     assert (f"step 12/12: val_loss {rows.val_loss[3]:.4f}, train_loss {rows.train_loss[3]:.4f}, 171 tokens/s, "
-            f"symmetry {symmetry}\n") in capsys.readouterr().out
+            f"symmetry {symmetry}\n") in said
+    run(cfg, score_interval=4, out_dir=f"{cfg.out_dir}_4")  # the symmetry of step 4, of which the first has no score
+    symmetry = " ".join(f"{s:.2f}" for s in scores(replace(cfg, out_dir=f"{cfg.out_dir}_4")).query(
+        "step == 4 and head.isna()").symmetry)
+    assert f", symmetry {symmetry}\n" in said.partition("step 4/12")[2].partition("step 8/12")[0]
 
 
 @pytest.mark.bert_block
