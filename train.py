@@ -77,7 +77,7 @@ def loop(trainer):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the rows that it has written so far."""
 
-    SAVED = "step", "scored", "rows", "lengths"  # ckpt.pt holds these as they are
+    SAVED = "step", "scored", "rows", "lengths", "origin"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
         self.cfg = cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
@@ -108,6 +108,7 @@ class Trainer:
         self.rows = {"log.csv": "", "scores.csv": ""}  # the texts of these files
         self.scored = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
         self.lengths = []  # every max_iters that this run has had, which shape its learning rate
+        self.origin = {}  # where its steps come from, such as commit: [texts]
 
     def train_step(self, batch):
         """
@@ -216,16 +217,15 @@ class Trainer:
                 setattr(self, name, checkpoint[name])
             if place.rank == 0:
                 write.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
-        if self.step == 0:  # no step was made yet, and none has another learning rate
-            self.lengths = []
-        if cfg.max_iters in self.lengths:
-            self.lengths.remove(cfg.max_iters)
-        self.lengths.append(cfg.max_iters)
+        if self.step == 0:  # no step was made yet, so none has another learning rate or is of other code
+            self.lengths, self.origin = [], {}
+        self.lengths = sorted({*self.lengths, cfg.max_iters})
+        # Found now, because the code may change while it runs.
+        now = dict(commit=write.find_commit(), torch=str(torch.__version__), device_name=place.name)
+        self.origin |= {key: sorted({text, *self.origin.get(key, [])}) for key, text in now.items()}
         place.require_same(write.identity(self.run, self.out) | dict(step=self.step))
         n_params = sum(p.numel() for p in self.model.parameters())
-        # Where its steps come from: now, because the code may change while it runs.
-        origin = dict(commit=write.find_commit(), torch=torch.__version__, device_name=place.name)
-        self.run_json = self.run | dict(n_params=n_params, lengths=self.lengths, origin=origin)
+        self.run_json = self.run | dict(n_params=n_params, lengths=self.lengths, origin=self.origin)
         place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
                   f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
         if place.world > 1:

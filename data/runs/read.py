@@ -19,8 +19,9 @@ from config import as_now, may_differ, require
 from config.plan import STEPS_TO, differing_keys
 from data.atomic import replacing
 from data.runs.statistics import first_step
+from data.runs.write import as_texts
 
-ORIGIN = "commit", "python", "torch", "device_name"  # where steps come from; only older runs have python
+ORIGIN = "commit", "python", "torch", "device_name"  # of steps; only older runs have python
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -105,7 +106,7 @@ def read_run(folder):
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
-    config |= {key: [text] for key, text in run["origin"].items()}
+    config |= as_texts(run["origin"])
     return Runs(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config, folder), table)
 
 

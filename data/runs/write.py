@@ -4,7 +4,7 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before,
                  learning_rate that of the last step, and tokens_per_s of the steps alone
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
-    run.json     its configuration, its token files, all max_iters that it has had, and where its last steps come from;
+    run.json     its configuration, its token files, all max_iters that it has had, and where its steps come from;
                  parent_sha256 is that of the weights of another run that it began with, or empty
     ckpt.pt      what resuming needs, and the rows of both CSV files, written at every evaluation
     run.png      losses and scores over the steps
@@ -12,6 +12,7 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
 """
 
 import hashlib
+import json
 import math
 import subprocess
 from pathlib import Path
@@ -124,6 +125,11 @@ def find_commit():
     return f"{commit}-dirty" if is_dirty else commit
 
 
+def as_texts(origin):
+    """Returns the origin of a run.json, {key: [texts]}. Older code wrote one text for each key."""
+    return {key: [text] if isinstance(text, str) else text for key, text in origin.items()}
+
+
 # ---- writing and reading a run -----------------------------------------------------------------------------------
 
 
@@ -155,4 +161,7 @@ def checkpoint_to_resume(folder, run, device):
         there = before[key]
         is_longer = key == "max_iters" and there < here
         require(there == here or is_longer, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
+    if "origin" not in checkpoint:  # older code kept it in run.json alone
+        run_json = folder / "run.json"
+        checkpoint["origin"] = as_texts(json.loads(run_json.read_text())["origin"]) if run_json.exists() else {}
     return checkpoint
