@@ -91,6 +91,7 @@ class Trainer:
         self.run = dict(config=asdict(cfg), data=data, parent_sha256=write.digest(self.model) if cfg.parent else "")
         self.model.to(place.device)
         require_known_parameters(self.model)
+        self.run["n_params"] = sum(p.numel() for p in self.model.parameters())
         self.n_heads = [block.attn.n_head for block in self.model.blocks]  # of each layer, for scores and analyze.py
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
@@ -204,7 +205,7 @@ class Trainer:
             checkpoint = self.run | dict(n_heads=self.n_heads)
             checkpoint |= {name: x.state_dict() for name, x in self.stateful.items()}
             checkpoint |= {name: getattr(self, name) for name in self.SAVED}
-            write.save_checkpoint(self.out, checkpoint, self.run_json)
+            write.save_checkpoint(self.out, checkpoint)
 
     def begin(self):
         """Loads out_dir/ckpt.pt if this run resumes, and prepares the network for its steps."""
@@ -216,7 +217,7 @@ class Trainer:
             for name in self.SAVED:
                 setattr(self, name, checkpoint[name])
             if place.rank == 0:
-                write.write_rows(self.out, self.rows)  # a run that was killed may not have written its last ones
+                write.write_files(self.out, self.run | checkpoint)  # a run that was killed may not have written them
         if self.step == 0:  # no step was made yet, so none has another learning rate or is of other code
             self.lengths, self.origin = [], {}
         self.lengths = sorted({*self.lengths, cfg.max_iters})
@@ -224,10 +225,8 @@ class Trainer:
         now = dict(commit=write.find_commit(), torch=str(torch.__version__), device_name=place.name)
         self.origin |= {key: sorted({text, *self.origin.get(key, [])}) for key, text in now.items()}
         place.require_same(write.identity(self.run, self.out) | dict(step=self.step))
-        n_params = sum(p.numel() for p in self.model.parameters())
-        self.run_json = self.run | dict(n_params=n_params, lengths=self.lengths, origin=self.origin)
-        place.say(f"{self.out}: {n_params / 1e6:.2f} M parameters, on {place.world} x {place.device} ({cfg.dtype}); "
-                  f"from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
+        place.say(f"{self.out}: {self.run['n_params'] / 1e6:.2f} M parameters, on {place.world} x {place.device} "
+                  f"({cfg.dtype}); from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
         if place.world > 1:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.

@@ -19,7 +19,7 @@ from data.runs import read, write
 from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, refusal, result, resume, run, scores
 
 # Where a process dies: before the n-th call of a function.
-MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.runs.write.write_rows", 2), ("os.replace", 5)]
+MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.runs.write.write_files", 2), ("os.replace", 5)]
 
 
 @pytest.fixture
@@ -89,6 +89,22 @@ def test_a_run_keeps_all_commits_of_its_steps_and_of_an_older_checkpoint_too(cfg
     resume(cfg, max_iters=15)
     assert json.loads(run_json.read_text())["origin"]["commit"] == ["a-dirty", "b"]
     assert read.read_run(cfg.out_dir).config["commit"] == ["a-dirty", "b"]
+
+
+def test_run_json_is_made_anew_from_the_checkpoint_of_a_run_at_its_end(copied, tmp_path):
+    whole = replace(copied, out_dir=f"{copied.out_dir}_whole")
+    shutil.copytree(copied.out_dir, whole.out_dir)
+    resume(whole, max_iters=18)
+    in_processes((killed, replace(copied, max_iters=18), "data.runs.write.write_rows", 3))  # rows of begin, of 16, 18
+    alone = replace(copied, out_dir=str(tmp_path / "alone"), max_iters=18)
+    Path(alone.out_dir).mkdir()
+    shutil.copy(Path(copied.out_dir, "ckpt.pt"), alone.out_dir)
+    for cfg in replace(copied, max_iters=18), alone:
+        resume(cfg)
+        found = json.loads(Path(cfg.out_dir, "run.json").read_text())
+        assert found["lengths"] == [12, 18] and found["config"]["max_iters"] == 18
+        assert found["origin"] == json.loads(Path(whole.out_dir, "run.json").read_text())["origin"]
+        assert read.read_run(cfg.out_dir).table.equals(read.read_run(whole.out_dir).table)
 
 
 def test_a_length_with_which_no_step_was_made_is_forgotten(cfg):

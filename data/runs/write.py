@@ -6,7 +6,7 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
     run.json     its configuration, its token files, all max_iters that it has had, and where its steps come from;
                  parent_sha256 is that of the weights of another run that it began with, or empty
-    ckpt.pt      what resuming needs, and the rows of both CSV files, written at every evaluation
+    ckpt.pt      what resuming needs, and what the files above hold, written at every evaluation
     run.png      losses and scores over the steps
     .lock        empty; the process that writes the run holds a lock on it
 """
@@ -133,19 +133,20 @@ def as_texts(origin):
 # ---- writing and reading a run -----------------------------------------------------------------------------------
 
 
-def write_rows(folder, texts):
-    """Writes log.csv and scores.csv. texts: {name: text}."""
-    for name, text in texts.items():
+def write_files(folder, checkpoint):
+    """Writes log.csv, scores.csv and run.json, all of which is in the checkpoint, too."""
+    for name, text in checkpoint["rows"].items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
+    keys = "config", "data", "parent_sha256", "n_params", "lengths", "origin"
+    write_json(folder / "run.json", {key: checkpoint[key] for key in keys})
 
 
-def save_checkpoint(folder, checkpoint, run_json):
-    """Writes ckpt.pt, and then the rows in it and run.json."""
+def save_checkpoint(folder, checkpoint):
+    """Writes ckpt.pt, and then the other files from it."""
     with replacing(folder / "ckpt.pt") as temporary:
         torch.save(checkpoint, temporary)
-    write_rows(folder, checkpoint["rows"])
-    write_json(folder / "run.json", run_json)
+    write_files(folder, checkpoint)
 
 
 def checkpoint_to_resume(folder, run, device):
