@@ -149,12 +149,16 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
     ("a-1 c.csv", "two runs called a have the seed 1"),
     ("other/a-2 c.csv", "two runs called a differ in of_a_fork"),
     ("a-1 --csv c.csv", "c.csv would lose runs of b"),
+    ("short/a-1 b-1 --csv c.csv", "c.csv would lose runs of a, or steps of them"),
+    ("longer/a-1 b-1 --csv c.csv", "c.csv has runs of a with another init"),
     ("cut-1", "scores.csv ends at step 400, and log.csv at step 1000"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, argv, words):
     monkeypatch.chdir(tmp_path)
     assert not run(write_run(Path("a-1")), write_run(Path("b-1"), init="skew"), "--csv", "c.csv")
     write_run(Path("other/a-2"), seed=2, of_a_fork=1)
+    write_run(Path("short/a-1"), FALL[:8], steps=STEPS[:8])
+    write_run(Path("longer/a-1"), init="skew")
     scores = write_run(Path("cut-1")) / "scores.csv"
     scores.write_text(scores.read_text().partition("\n500,")[0] + "\n")
     before = {path: path.read_bytes() for path in Path().glob("**/*.*")}

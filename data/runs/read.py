@@ -114,11 +114,14 @@ def read_run(folder):
 
 
 def write_comparison(path, arms):
-    """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run."""
+    """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run, or a step of one."""
     table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
     for old in read_comparison(path) if Path(path).exists() else []:
-        seeds = arms[old.name].seeds() if old.name in arms else []
-        require(set(old.seeds()) <= set(seeds), f"{path} would lose runs of {old.name}: give another --csv")
+        rows = set(arms[old.name].table.index) if old.name in arms else set()  # (seed, step)
+        require(rows.issuperset(old.table.index), f"{path} would lose runs of {old.name}, or steps of them: give "
+                "another --csv")
+        for key in differing_keys([old.config, arms[old.name].config]):
+            require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another --csv")
     configs = [{key: value for key, value in arm.config.items() if is_kept(key)} for arm in arms.values()]
     special = differing_keys(configs)
     lines = [f"# config {json.dumps({key: value for key, value in configs[0].items() if key not in special})}"]
