@@ -77,8 +77,13 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
         "heads a > b 8 +0.000 [+0.000, +0.000] 1 not shown".split(),  # no difference in any seed
         f"symmetry a - c > b - a 8 +0.300 [+0.300, +0.300] {p} as predicted".split(),  # -0.1 and -0.4
         "symmetry a > d 0 no pairs 1 too few pairs".split()]
-    said, *rows = printed(*folders, *write_arms(tmp_path, "d", ends_at=0), "--plan", plan)
-    assert said[:3] == ["All", "runs", "are"] and not any(">" in row for row in rows)
+    for words in "--all", "--measure symmetry", "--arms a", "--by_layer --arms c":
+        others = printed(*folders, "--plan", plan, *words.split())
+        assert all(test in others for test in lines[5:10])  # of all arms, below the table that was asked for
+    folders += write_arms(tmp_path, "d", ends_at=0)
+    for words in "", "--arms a b":
+        said, *rows = printed(*folders, "--plan", plan, *words.split())
+        assert said[:6] == "No planned test is done, because".split() and not any(">" in row for row in rows)
 
 
 @pytest.mark.parametrize("changes, n_seeds, words", [

@@ -22,57 +22,68 @@ def report_runs(args):
     if plan:
         require_runs_of(plan, arms)
         arms = {name: arms[name] for name in plan.arms if name in arms}  # in the order of the plan
+    planned = plan.planned if plan else []
+    if planned and unfinished(arms):  # a test is of all arms, at the end
+        print("No planned test is done, because some runs have not finished")
+        planned = []
+    tests = [tests_table(planned, arms)] if planned else []
+    is_plain = not (args.arms or args.all or args.measure or args.by_layer)
+
     for name in args.arms or arms:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     arms = {name: arm for name, arm in arms.items() if name in (args.arms or arms)}
     if args.csv:
         write_comparison(args.csv, arms)
-
     arms, time = at_one_time(arms)
-    is_plain = not (args.arms or args.all or args.measure or args.by_layer)
-    # A test is of all arms, at the end.
-    planned = plan.planned if plan and is_plain and time == "at the end" else []
     if args.plot:
         from data.runs import curves  # and matplotlib with it
 
-        curves.plot_arms(arms, args.plot, [measure for measure, *_ in planned])
-    print_tables(tables_of(args, arms, planned, is_plain, time))
+        curves.plot_arms(arms, args.plot, [measure for measure, *_ in planned if is_plain])
+    print_tables([table_of(args, arms, time, is_plain, tests), *tests])
 
 
-def tables_of(args, arms, planned, is_plain, time):
-    """Returns the tables that a command line asks for. time: when all runs are shown, in words."""
-    measure = args.measure or (planned[0][0] if planned else "loss")
-    if planned:
-        is_race = measure.startswith(STEPS_TO)
-        return [steps_table(arms, measure) if is_race else arms_table(arms, "loss"), tests_table(planned, arms)]
+def table_of(args, arms, time, is_plain, tests):
+    """Returns the table that a command line asks for. time: when all runs are shown, in words."""
+    measure = args.measure or "loss"
+    if is_plain and tests:  # which have the differences
+        measure = tests[0]["measure"].iloc[0]
     if measure.startswith(STEPS_TO):
-        return [steps_table(arms, measure)]
+        return steps_table(arms, measure)
+    if is_plain and tests:
+        return arms_table(arms, "loss")
     has_pairs = any(len(arm.seeds()) > 1 for arm in arms.values())
     if args.by_layer or (is_plain and not has_pairs):  # single runs can be looked at, and not compared in pairs
-        return [layers_table(arms, time)]
-    return [comparison_table(arms, measure, args.all)]
+        return layers_table(arms, time)
+    return comparison_table(arms, measure, args.all)
 
 
 def print_tables(tables):
     """Prints tables, and below them what their columns mean."""
     for table in tables:
         print(table.to_string(index="result" not in table))  # tests have no names
-    columns = [column for table in tables for column in table]
+    columns = {}  # each once
+    for table in tables:
+        columns |= dict.fromkeys(table)
     print(*(f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND), sep="\n", flush=True)
+
+
+def unfinished(arms):
+    """Returns the names and seeds of the runs that have no loss at their last step."""
+    names = []
+    for name, arm in arms.items():
+        for seed, losses in arm.curves("loss").items():
+            if losses.last_valid_index() != arm.config["max_iters"]:
+                names.append(f"{name} {seed}")
+    return names
 
 
 def at_one_time(arms):
     """Returns the runs, cut at their last common step if one has not finished, and when that is, in words."""
-    unfinished = []
-    for name, arm in arms.items():
-        for seed, losses in arm.curves("loss").items():
-            if losses.last_valid_index() != arm.config["max_iters"]:
-                unfinished.append(f"{name} {seed}")
-    if not unfinished:
+    if not unfinished(arms):
         return arms, "at the end"
     steps_of = [set(arm.curves(measure).dropna().index) for arm in arms.values() for measure in ("loss", "symmetry")]
     step = max(set.intersection(*steps_of))  # all have step 0
-    print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(unfinished)}")
+    print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(unfinished(arms))}")
     cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
     return cut, f"at step {step:,}"
 
