@@ -30,6 +30,9 @@ def test_speed_up_is_the_share_of_training_that_was_not_needed():
     once = np.where(STEPS == 500, 1.0, 3.0)  # a single good evaluation does not count
     assert statistics.speed_up(pandas.Series(soon, STEPS), baseline) == pytest.approx(0.4)
     assert statistics.speed_up(pandas.Series(once, STEPS), baseline) == -math.inf
+    short = [pandas.Series([5.6, *losses], [0, 3, 6, 9]) for losses in ([1.9, 1.8, 1.7], [2.3, 2.1, 2.0])]
+    assert statistics.speed_up(*short) == pytest.approx(2 / 3)  # the loss before the first step is in no mean
+    assert math.isnan(statistics.speed_up(short[0][:1], short[1][:1]))  # and there is no share of no step
 
 
 NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)

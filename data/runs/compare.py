@@ -125,9 +125,10 @@ def saved_cell(arm, baseline):
     """Returns the share of updates that an arm saves, the median over pairs of runs with the same seed."""
     losses, of_baseline = arm.curves("loss"), baseline.curves("loss")  # (S, seeds) each
     seeds = losses.columns.intersection(of_baseline.columns)
-    if len(seeds) == 0:
+    saved = [speed_up(losses[seed].dropna(), of_baseline[seed].dropna()) for seed in seeds]
+    saved = pandas.Series(saved, dtype=float).median()
+    if np.isnan(saved):  # no pairs, or no steps
         return ""
-    saved = np.median([speed_up(losses[seed].dropna(), of_baseline[seed].dropna()) for seed in seeds])
     return "not reached" if saved == -np.inf else f"{saved:.0%}"
 
 

@@ -80,13 +80,17 @@ def of_differences(differences):
 def speed_up(loss, baseline_loss, window=3):
     """
     Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
-    at which the loss is at or below the baseline's last one. -inf if it never is.
+    at which the loss is at or below the baseline's last one. -inf if it never is, nan if the baseline made no step.
 
-    With window=1 as in the paper's Table 1. Else of smoothed losses: each is the mean of an evaluation and up to two
-    before it.
+    With window=1 as in the paper's Table 1. Else of smoothed losses: each is the mean of an evaluation and the two
+    before it, or of fewer in a short run. Step 0, where the loss is far higher, is in no mean.
     """
-    target = baseline_loss.rolling(window, min_periods=1).mean().iloc[-1]
-    smooth = loss.rolling(window, min_periods=1).mean()  # one loss may be low by chance
+    loss, baseline_loss = loss[loss.index > 0], baseline_loss[baseline_loss.index > 0]
+    if baseline_loss.empty:
+        return np.nan
+    window = min(window, max(1, len(baseline_loss) // 3))  # at most a third of the evaluations
+    target = baseline_loss.rolling(window).mean().iloc[-1]
+    smooth = loss.rolling(window).mean()  # one loss may be low by chance
     return 1 - first_step(smooth, target) / baseline_loss.index[-1]
 
 
