@@ -212,8 +212,11 @@ class Trainer:
         cfg, place = self.cfg, self.place
         checkpoint = write.checkpoint_to_resume(self.out, self.run, place.device)
         if checkpoint:
+            of_code = [dict(group) for group in self.optimizer.param_groups]
             for name, x in self.stateful.items():
                 x.load_state_dict(checkpoint[name])
+            for group, hyperparameters in zip(self.optimizer.param_groups, of_code, strict=True):
+                group.update(hyperparameters)  # ckpt.pt holds older ones, too
             for name in self.SAVED:
                 setattr(self, name, checkpoint[name])
             if place.rank == 0:

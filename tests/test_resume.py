@@ -16,7 +16,8 @@ import train
 from config import ConfigError
 from data import export, samples
 from data.runs import read, write
-from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, refusal, result, resume, run, scores
+from tests.lives import (TRAIN_STEP, checkpoint, in_processes, killed, log, make_trainer, refusal, result, resume, run,
+                         scores)
 
 # Where a process dies: before the n-th call of a function.
 MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.runs.write.write_files", 2), ("os.replace", 5)]
@@ -105,6 +106,21 @@ def test_run_json_is_made_anew_from_the_checkpoint_of_a_run_at_its_end(copied, t
         assert found["lengths"] == [12, 18] and found["config"]["max_iters"] == 18
         assert found["origin"] == json.loads(Path(whole.out_dir, "run.json").read_text())["origin"]
         assert read.read_run(cfg.out_dir).table.equals(read.read_run(whole.out_dir).table)
+
+
+def test_a_resumed_run_has_the_hyperparameters_of_the_code_and_the_moments_of_the_file(copied, monkeypatch):
+    def make_optimizer(cfg, model, make=train.make_optimizer):
+        optimizer = make(cfg, model)
+        optimizer.param_groups[0] |= dict(betas=(0.5, 0.6), weight_decay=0.25)
+        return optimizer
+
+    moments = checkpoint(copied)["optimizer"]["state"]
+    monkeypatch.setattr(train, "make_optimizer", make_optimizer)
+    trainer = make_trainer(replace(copied, init_from="resume", max_iters=18))
+    trainer.begin()
+    state = trainer.optimizer.state_dict()
+    assert state["param_groups"][0]["betas"] == (0.5, 0.6) and state["param_groups"][0]["weight_decay"] == 0.25
+    assert all(torch.equal(state["state"][i]["exp_avg"], moments[i]["exp_avg"]) for i in moments)
 
 
 def test_a_length_with_which_no_step_was_made_is_forgotten(cfg):
