@@ -182,6 +182,13 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
     assert ["baseline" in row for row in rows] == [True] + 6 * [False]
 
 
+def test_single_runs_whose_names_end_in_a_digit_are_told_how_runs_find_each_other(tmp_path):
+    folders = [write_run(tmp_path / f"bi_s{seed}", seed=seed) for seed in (1, 2)]
+    said, *_ = printed(*folders)
+    assert " ".join(said).endswith("SETTING-SEED, such as bi-1 and bi-2")
+    assert "SETTING-SEED" not in " ".join(sum(printed(*folders, write_run(tmp_path / "c-3", seed=3)), []))
+
+
 # ---- layers and figures ------------------------------------------------------------------------------------------
 
 
@@ -219,3 +226,8 @@ def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_pat
     _, skew = [band.get_paths()[0].get_extents() for band in drawn[0].axes[0].collections]
     assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
     np.testing.assert_allclose(lines[1]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
+    dotted = [line.get_ydata() for line in drawn[0].axes[1].lines if line.get_linestyle() == ":"]
+    np.testing.assert_allclose(dotted, np.full((2, 11), 0.2))  # chance of both: the median of 0.1, 0.2 and 0.3
+    assert "bands" in drawn[0].legends[0].get_title().get_text()
+    assert not run(*folders[::2], "--plot", tmp_path / "single.png")
+    assert "bands" not in drawn[1].legends[0].get_title().get_text()

@@ -1,5 +1,6 @@
 """
 Compares training runs, from their folders or from the CSV file of a comparison, and tests what a plan has planned.
+Runs of one setting are in folders SETTING-SEED, such as bi-1 and bi-2. The setting of another folder is its name.
 
     python -m data.runs out/tiny out/tiny_decoder --plot runs.png
     python -m data.runs out/plans/positions/* --plan config/plans/positions.py --csv positions.csv
@@ -22,6 +23,8 @@ def report_runs(args):
     if plan:
         require_runs_of(plan, arms)
         arms = {name: arms[name] for name in plan.arms if name in arms}  # in the order of the plan
+    if len(arms) > 1 and all(len(arm.seeds()) == 1 and name[-1].isdigit() for name, arm in arms.items()):
+        print("Each is a setting of its own: runs of one setting are in folders SETTING-SEED, such as bi-1 and bi-2")
     planned = plan.planned if plan else []
     if planned and unfinished(arms):  # a test is of all arms, at the end
         print("No planned test is done, because some runs have not finished")

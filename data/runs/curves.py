@@ -10,6 +10,7 @@ from data.drawing import draw_layers, figure, put_legend, put_steps, put_titles,
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
           "directionality": "directionality of $W_{qk}$", "positions": "symmetry of positions",
           "heads": "symmetry of single heads"}
+CHANCES = {"symmetry": "chance", "positions": "positions_chance", "heads": "heads_chance"}  # what is drawn dotted
 
 
 def plot_arms(arms, path, planned):
@@ -20,7 +21,9 @@ def plot_arms(arms, path, planned):
     if not others and len(first.seeds()) == 1:
         return plot_run(first, path)
     style_of = styles({name: arm.config["causal"] for name, arm in arms.items()})
-    words = "lines: mean over seeds; bands: lowest to highest seed; scores: median over layers"
+    words = "scores: median over layers; dotted: mean of random matrices in the same directions (chance)"
+    if any(len(arm.seeds()) > 1 for arm in arms.values()):
+        words = f"lines: mean over seeds; bands: lowest to highest seed\n{words}"
     titles = {measure: TITLES.get(measure, measure) for measure in ["loss", *planned, *TITLES]}
     if task_keys([arm.config for arm in arms.values()]):
         words += "\nlosses are not drawn, because these runs have different tasks"
@@ -32,6 +35,9 @@ def plot_arms(arms, path, planned):
             axis.plot(table.mean(axis="columns"), label=short(name.replace("_", " ")), **style_of[name])
             axis.fill_between(table.index, table.min(axis="columns"), table.max(axis="columns"),
                               color=style_of[name]["color"], alpha=0.1, lw=0)
+            if measure in CHANCES:
+                chance = arm.curves(CHANCES[measure]).mean(axis="columns")
+                axis.plot(chance, ":", color=style_of[name]["color"], lw=1)
         if measure == "loss":
             losses = pandas.concat([arm.values("loss") for arm in arms.values()])
             axis.set_ylim(max(0, losses.min() - 0.1), losses.quantile(0.9))  # the first losses are cut off
@@ -40,9 +46,8 @@ def plot_arms(arms, path, planned):
 def plot_run(arm, path):
     """Draws the loss and the scores of each layer over the steps of one run."""
     (seed,) = arm.seeds()
-    chances = dict(symmetry="chance", directionality=None, positions="positions_chance")
     titles = {"loss": "loss [nats/token]"}
-    titles |= {score: TITLES[score] for score in chances if len(arm.curves(score))}
+    titles |= {score: TITLES[score] for score in ("symmetry", "directionality", "positions") if len(arm.curves(score))}
     words = "dotted: mean of random matrices in the same directions (chance)"
     title = f"Training of {short(arm.name.replace('_', ' '))}, seed {seed}"
     for axis, measure in panels(path, titles, words, title):
@@ -50,7 +55,7 @@ def plot_run(arm, path):
             axis.plot(arm.curves("train_loss"), color="0.7", label="training loss")
             axis.plot(arm.curves("loss"), color="black", label="validation loss")
         else:
-            chance = arm.layers(chances[measure]).droplevel("seed") if chances[measure] else None
+            chance = arm.layers(CHANCES[measure]).droplevel("seed") if measure in CHANCES else None
             draw_layers(axis, arm.layers(measure).droplevel("seed"), chance)
 
 
