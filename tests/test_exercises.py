@@ -92,6 +92,12 @@ def last_symmetry(capsys, *argv, change=""):
     return float(re.findall(r"symmetry of M (\S+)", capsys.readouterr().out)[-1])
 
 
+@pytest.mark.parametrize("words", ["casual", "--causal", "2 causal", "causal 2 3"])
+def test_a_mistyped_word_ends_micro_in_one_line(words):
+    with pytest.raises(SystemExit, match=r"^micro.py: expected \[causal\] \[SEED\], got "):
+        micro.main(words.split())
+
+
 def test_micro_becomes_symmetric_with_positions_and_both_sides_with_or_without_masks(capsys):
     no_positions, no_mask = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
     assert last_symmetry(capsys) > 0.4 and last_symmetry(capsys, change=no_mask) > 0.4

@@ -131,8 +131,11 @@ def directionality(m):
 
 def main(argv):
     """Trains, prints a line every 100 steps, and returns the weights at the end."""
-    causal = "causal" in argv
-    rng = np.random.default_rng(int(argv[-1]) if argv and argv[-1].isdigit() else 1)
+    causal = "causal" in argv[:1]
+    seeds = argv[1:] if causal else argv
+    if len(seeds) > 1 or not "".join(seeds or ["1"]).isdigit():
+        sys.exit(f"micro.py: expected [causal] [SEED], got {' '.join(argv)}")
+    rng = np.random.default_rng(int(seeds[0]) if seeds else 1)
     text, w, losses = read_text(), new_weights(rng), []
     mean = {name: np.zeros_like(x) for name, x in w.items()}  # of the last gradients, for Adam
     square = {name: np.zeros_like(x) for name, x in w.items()}  # and of their squares
