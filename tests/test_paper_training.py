@@ -168,6 +168,7 @@ def test_thm_2_4_S1_14_a_pair_is_as_symmetric_as_its_betas(b_ij, b_ji):
     assert exact(pair, 2 * b_ij * S_ij) == (b_ij == b_ji)  # Eq. (S114), with its 2
 
 
+@pytest.mark.bert_block  # with a softmax
 def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_texts_and_in_few_single_ones(data_dir):
     """In the upper of two layers, at step 100 or 200, which depends on the text, and not at the start. Nor does it for
     two predicted tokens, the case of Remark S1.15. `python -m tests.paper` with less of all."""
@@ -183,6 +184,7 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_texts_and_in_fe
         assert (found["pairs"].abs() < 0.15).all() and ((found["same_sign"] - 0.5).abs() < 0.15).all()
 
 
+@pytest.mark.bert_block  # with a softmax
 def test_remark_S1_15_only_predicted_tokens_are_queries_in_the_last_layer_and_others_too_in_a_lower_one():
     """beta_ij = 0 for i not in M (Eq. S115-S118)."""
     idx, targets, positions = batch_of(8, 32)
