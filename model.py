@@ -60,7 +60,7 @@ def rotate(x, token_at):
     Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D). So the product of a query and a
     key depends on how far apart they are, and not on where.
     """
-    x_1, x_2 = x.chunk(2, -1)  # (B, H, T, D / 2)
+    x_1, x_2 = x.unflatten(-1, (2, -1)).unbind(-2)  # (B, H, T, D / 2)
     half = x_1.shape[-1]
     speeds = 10000.0 ** (-torch.arange(half, device=x.device) / half)  # (D / 2,), radians a token
     angles = token_at[:, None, :, None] * speeds  # (B or 1, 1, T, D / 2)

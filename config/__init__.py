@@ -105,6 +105,8 @@ class TrainConfig:
     def __post_init__(self):
         require(self.n_embd % self.n_head == 0,
                 f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
+        require(self.positions != "rotary" or self.n_embd // self.n_head % 2 == 0,
+                "rotary positions turn pairs of dimensions: expected an even n_embd / n_head")
         require(self.causal or self.objective != "next",
                 "objective = 'next' with causal = False: every token would see the one it predicts")
         require((self.constraint == "none") == (self.constraint_weight == 0),

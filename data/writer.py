@@ -21,7 +21,7 @@ import tiktoken
 from tqdm import tqdm
 
 from data import tokens
-from data.atomic import locked, write_json
+from data.atomic import locked, replacing, write_json
 from data.tokens import TOKENIZERS, DataError
 
 SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
@@ -96,7 +96,11 @@ def split_files(files, val_fraction):
 def write_splits(folder, meta, texts):
     """Writes train.bin, val.bin and at the end meta.json, which makes the folder complete."""
     n_tokens = dict(train=0, val=0)
-    with open(folder / "train.bin", "wb") as train, open(folder / "val.bin", "wb") as val:
+    if meta["vocab_size"] > np.iinfo(meta["dtype"]).max + 1:  # an id would become another one
+        raise DataError(f"{meta['tokenizer']} has more ids than {meta['dtype']} holds: change dtype in data/tokens.py")
+    # A training may be reading older files of these names, and keeps them.
+    with (replacing(folder / "train.bin") as train_bin, replacing(folder / "val.bin") as val_bin,
+          open(train_bin, "wb") as train, open(val_bin, "wb") as val):
         files = dict(train=train, val=val)
         for split, ids in tqdm(encode_all(texts, meta), unit=" documents"):
             if len(ids) > 1:  # an empty document has nothing but its end
@@ -104,9 +108,9 @@ def write_splits(folder, meta, texts):
                 n_tokens[split] += len(ids)
             if 0 < meta["max_tokens"] <= sum(n_tokens.values()):
                 break
-    if not all(n_tokens.values()):
-        raise DataError(f"{n_tokens} tokens, expected some for each: give more text, or another --val_fraction, or "
-                        "raise --max_tokens")
+        if not all(n_tokens.values()):
+            raise DataError(f"{n_tokens} tokens, expected some for each: give more text, or another --val_fraction, or "
+                            "raise --max_tokens")
     sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in tokens.SPLITS}
     write_json(folder / "meta.json", meta | dict(tokens=n_tokens, sha256=sha256))
 

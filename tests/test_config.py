@@ -62,6 +62,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--dropout=1"], "dropout = 1.0, expected float: 0 to below 1"),
     (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
+    (["--positions=rotary", "--n_embd=12", "--n_head=4"], "expected an even n_embd / n_head"),
     (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it"),
     (["--mlm_probability=0.01", "--block_size=32"], "masks no token of a sequence"),

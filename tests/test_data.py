@@ -110,12 +110,28 @@ def test_what_leaves_a_split_empty_makes_no_corpus(tmp_path):
 
 def test_a_writer_that_is_killed_leaves_no_corpus_and_the_next_one_ends_with_the_same_bytes(tmp_path):
     argv = [os.__file__, f"--out_dir={tmp_path / 'killed'}"]
-    script = ("import os; os.replace = lambda *_: os.kill(os.getpid(), 9); "  # before meta.json gets its name
+    script = ("import os; os.replace = lambda *_: os.kill(os.getpid(), 9); "  # before a file gets its name
               f"from data.text import prepare; prepare.main({argv})")
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == -signal.SIGKILL
     with pytest.raises(tokens.DataError, match="no finished token files"):
         tokens.load(tmp_path / "killed")
     assert contents(text.main(argv)) == contents(text.main([os.__file__, f"--out_dir={tmp_path / 'whole'}"]))
+
+
+def test_text_is_not_changed_under_a_program_that_reads_it(tmp_path):
+    folder = write(tmp_path, [["a", "b"]])
+    corpus, before = tokens.load(folder), contents(folder)
+    (folder / "meta.json").unlink()
+    write(folder, [["other", "text", "of", "more", "words"]])
+    assert corpus.train.tobytes() == before["train.bin"] != contents(folder)["train.bin"]
+    assert not any(folder.glob("*.tmp"))
+
+
+def test_a_tokenizer_with_more_ids_than_its_files_can_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(tokens.TOKENIZERS, "bytes", tokens.TOKENIZERS["bytes"] | dict(vocab_size=2**16 + 1))
+    with pytest.raises(tokens.DataError, match="bytes has more ids than <u2 holds"):
+        write(tmp_path, [["a", "b"]])
+    assert not any(tmp_path.glob("*.bin"))
 
 
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path):

@@ -167,6 +167,14 @@ def test_a_run_that_is_refused_ends_in_one_line(copied, changes, words):
     assert checkpoint(copied)["step"] == 12
 
 
+def test_a_checkpoint_that_is_a_link_is_refused_and_the_run_behind_it_kept(copied, tmp_path):
+    cfg = replace(copied, out_dir=str(tmp_path / "other"))
+    Path(cfg.out_dir).mkdir()
+    Path(cfg.out_dir, "ckpt.pt").symlink_to(Path(copied.out_dir, "ckpt.pt"))
+    assert "ckpt.pt is a link" in refusal(cfg, init_from="resume", max_iters=18)
+    assert checkpoint(copied)["step"] == 12
+
+
 def test_a_run_of_code_with_other_columns_is_refused_and_keeps_its_run_json(copied, monkeypatch):
     before = Path(copied.out_dir, "run.json").read_text()
     monkeypatch.setattr(write, "score_rows", lambda *args: [dict(step=18, another_score=0.5)])
