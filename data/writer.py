@@ -7,15 +7,18 @@ split, whatever the order.
 """
 
 import argparse
+import functools
 import hashlib
 import itertools
 import os
 import re
 import sys
+import zlib
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2
 import numpy as np
 import tiktoken
 from tqdm import tqdm
@@ -25,6 +28,7 @@ from data.atomic import locked, replacing, write_json
 from data.tokens import TOKENIZERS, DataError
 
 SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
+BROKEN = OSError, EOFError, ValueError, zlib.error, httpx2.HTTPError  # of a file that is not reached, or not whole
 # A very long text may overflow the stack of tiktoken's regex engine. So it is cut after 100,000 characters: where a
 # word ends, because gpt2 begins a new token behind it, or else anywhere, and then a token or two may differ.
 PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
@@ -50,11 +54,21 @@ def run(main):
         sys.exit(f"error: {error}")
 
 
-def write(args, files, read, split_of=None):
+def read_unbroken(read, file, broken):
+    """Yields the documents of a file up to where it is broken, and then adds a line about it to the list `broken`."""
+    try:
+        yield from read(file)
+    except BROKEN as error:
+        broken.append(f"{file}: {error}".splitlines()[0])
+        tqdm.write(f"left out: {broken[-1]}")
+
+
+def write(args, files, read, split_of=None, of_host=False):
     """
     Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
     read(file): yields the documents (str) of a file or URL. split_of: {file: its split}, if it is in one as a whole.
+    of_host: a file that cannot be read is left out, because some of a host's thousands are broken.
     """
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
@@ -66,8 +80,10 @@ def write(args, files, read, split_of=None):
         if (folder / "meta.json").exists():
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
-            texts = ((text, split_of[file] if split_of else None) for file in files for text in read(file))
-            write_splits(folder, asked, texts)
+            broken = []  # which grows while the texts are read
+            read_some = functools.partial(read_unbroken, read, broken=broken) if of_host else read
+            texts = ((text, split_of[file] if split_of else None) for file in files for text in read_some(file))
+            write_splits(folder, asked | dict(broken=broken), texts)
     meta = tokens.load(folder).meta
     for key, value in asked.items():
         if meta.get(key) != value:
@@ -75,6 +91,8 @@ def write(args, files, read, split_of=None):
                             "another --out_dir")
     total = sum(meta["tokens"].values())
     print(f"{folder}: {total:,} tokens, {meta['tokens']['val'] / total:.2%} to validate on")
+    if broken := meta.get("broken"):
+        print(f"{len(broken)} of {len(files)} files could not be read, or not to their end, such as {broken[-1]}")
     return folder
 
 
@@ -110,7 +128,7 @@ def write_splits(folder, meta, texts):
                 break
         if not all(n_tokens.values()):
             raise DataError(f"{n_tokens} tokens, expected some for each: give more text, or another --val_fraction, or "
-                            "raise --max_tokens")
+                            "raise --max_tokens" + "".join(f"; {line}" for line in meta["broken"][-1:]))
     sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in tokens.SPLITS}
     write_json(folder / "meta.json", meta | dict(tokens=n_tokens, sha256=sha256))
 

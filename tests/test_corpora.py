@@ -46,12 +46,19 @@ def test_a_corpus_of_the_hub_is_read_from_all_its_files(argv, repo, commit, path
     hub.add(f"datasets/{repo}", {path.format(i): table.to_parquet() for i, table in enumerate(tables)}, commit=commit)
     script, *flags = argv
     flags += ["--tokenizer=bytes", "--val_fraction=0.3", f"--out_dir={tmp_path}"]
+    if n_files > 1:  # one is broken, and one is not there
+        del hub.repos[f"datasets/{repo}"].files[commit][path.format(7)]
+        hub.repos[f"datasets/{repo}"].files[commit][path.format(9)] = b"no table"
+        texts[7] = texts[9] = []
     # In a process of its own, since the address of the Hub is read at import.
-    subprocess.run([sys.executable, ROOT / "data" / script / "prepare.py", *flags], check=True)
+    command = [sys.executable, ROOT / "data" / script / "prepare.py", *flags]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     assert texts_in(tmp_path) == encoded(sum(texts, []))
+    if n_files > 1:
+        assert "2 of 41 files could not be read" in said.splitlines()[-1]
 
 
-def test_redpajama_is_read_from_all_its_shards(hub, tmp_path, monkeypatch):
+def test_redpajama_is_read_from_all_its_shards_that_are_whole(hub, tmp_path, monkeypatch, capsys):
     names = [f"2023-14/{i:04d}/en_{part}" for i in range(2) for part in ("head", "middle")]
     texts = {name: [f"page {i} of {name} 😀 é\r\n" for i in range(30)] for name in names}
     files = {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"}
@@ -60,5 +67,16 @@ def test_redpajama_is_read_from_all_its_shards(hub, tmp_path, monkeypatch):
         files[f"documents/{name}.json.gz"] = gzip.compress("\n".join(lines).encode())
     hub.add("datasets/org/pages", files)
     monkeypatch.setattr(redpajama, "HOST", f"{hub.url}/datasets/org/pages/resolve/main")
-    redpajama.main(["--tokenizer=bytes", f"--out_dir={tmp_path}", "--val_fraction=0.05"])
-    assert texts_in(tmp_path) == encoded(sum(texts.values(), []))
+    redpajama.main(["--tokenizer=bytes", f"--out_dir={tmp_path / 'whole'}", "--val_fraction=0.05"])
+    assert texts_in(tmp_path / "whole") == encoded(sum(texts.values(), []))
+    shard = f"documents/{names[1]}.json.gz"
+    files[shard] = files[shard][:-20]  # the end of a shard is lost, and a shard is missing
+    del files[f"documents/{names[2]}.json.gz"], texts[names[2]]
+    redpajama.main(["--tokenizer=bytes", f"--out_dir={tmp_path / 'broken'}", "--val_fraction=0.05"])
+    kept = texts_in(tmp_path / "broken")
+    assert {*encoded(texts[names[0]] + texts[names[3]])} <= {*kept} <= {*encoded(sum(texts.values(), []))}
+    *_, last = capsys.readouterr().out.splitlines()
+    assert "2 of 4 files could not be read" in last and (names[1] in last or names[2] in last)
+    monkeypatch.setattr(redpajama, "HOST", f"{hub.url}/nowhere")
+    with pytest.raises(SystemExit, match=f"error: {hub.url}/nowhere/listings"):
+        redpajama.writer.run(lambda: redpajama.main(["--tokenizer=bytes", f"--out_dir={tmp_path / 'no'}"]))

@@ -11,6 +11,7 @@ import random
 import sys
 from pathlib import Path
 
+import httpx2
 from huggingface_hub.utils import http_backoff  # which tries again
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -20,8 +21,11 @@ HOST = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
 
 
 def fetch(name):
-    reply = http_backoff("GET", f"{HOST}/{name}", timeout=60, headers={"Accept-Encoding": "identity"})
-    return reply.raise_for_status().content
+    try:
+        reply = http_backoff("GET", f"{HOST}/{name}", timeout=60, headers={"Accept-Encoding": "identity"})
+        return reply.raise_for_status().content
+    except httpx2.HTTPError as error:  # which does not always name the host
+        raise OSError(f"{HOST}/{name}: {error}") from None
 
 
 def read(name):
@@ -33,7 +37,7 @@ def main(argv=None):
     args = writer.command_line("redpajama", __doc__).parse_args(argv)
     names = fetch("listings/en-2023-14-head_middle.txt").decode().split()
     random.Random(1).shuffle(names)  # so that --max_tokens takes some of all
-    return writer.write(args, names, read)
+    return writer.write(args, names, read, of_host=True)
 
 
 if __name__ == "__main__":

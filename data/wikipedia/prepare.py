@@ -27,7 +27,7 @@ def main(argv=None):
     folder = f"hf://datasets/{SNAPSHOTS[args.snapshot]}/{args.snapshot}"
     files = [f"{folder}/train-{i:05d}-of-00041.parquet" for i in range(41)]
     random.Random(1).shuffle(files)  # so that --max_tokens does not take the oldest articles
-    return writer.write(args, files, lambda path: read_column(path, "text"))
+    return writer.write(args, files, lambda path: read_column(path, "text"), of_host=True)
 
 
 if __name__ == "__main__":
