@@ -224,6 +224,7 @@ def read_flags(flags):
 def run_file(path):
     """Runs a config file, and returns its variables: {name: value}."""
     require(os.path.exists(path), f"there is no file {path}")
+    require(str(path).endswith(".py"), f"{path} is no file of keys: expected one that ends in .py")
     return runpy.run_path(path)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ def replacing(path):
     if path.exists() and not path.is_file():  # such as /dev/null, in whose place root could put a file
         raise OSError(f"{path} is no file, so it is not replaced by one")
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):  # by a program that was killed
+        left.unlink(missing_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
     try:
         yield temporary

@@ -95,9 +95,10 @@ class Loader:
 
     def __init__(self, cfg, corpus, place):
         n_tokens = cfg.eval_iters * cfg.batch_size * cfg.block_size  # of an evaluation, which sees none twice
-        require(len(corpus.val) > n_tokens,  # the last one has a next one
-                f"{cfg.data_dir} has {len(corpus.val):,} tokens to validate on, expected more than {n_tokens:,}: "
-                "prepare more text, or lower batch_size, block_size or eval_iters")
+        for split, n in dict(train=cfg.block_size, val=n_tokens).items():
+            require(len(getattr(corpus, split)) > n,  # the last one has a next one
+                    f"{cfg.data_dir} has {len(getattr(corpus, split)):,} tokens in {split}.bin, expected more than "
+                    f"{n:,}: prepare more text, or lower batch_size, block_size or eval_iters")
         self.cfg = cfg
         self.corpus = corpus
         self.device = place.device

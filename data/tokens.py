@@ -38,7 +38,9 @@ def load(folder):
     """Returns the Corpus in a folder. Raises DataError unless its files are those that meta.json describes."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
-        raise DataError(f"{folder} has no finished token files: python {folder.parent}/prepare.py makes them")
+        script = folder.parent / "prepare.py"
+        command = script if script.exists() else f"data/text/prepare.py FILES --out_dir={folder}"
+        raise DataError(f"{folder} has no finished token files: python {command} makes them")
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     has_our_ids = all(meta[key] == value for key, value in TOKENIZERS[meta["tokenizer"]].items())
     if not has_our_ids or any(digest(folder / f"{split}.bin") != meta["sha256"][split] for split in SPLITS):

@@ -63,12 +63,15 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--positions=rotary", "--n_embd=12", "--n_head=4"], "expected an even n_embd / n_head"),
+    (["config"], "config is no file of keys: expected one that ends in .py"),
+    (["README.md"], "README.md is no file of keys: expected one that ends in .py"),
     (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it"),
     (["--mlm_probability=0.01", "--block_size=32"], "masks no token of a sequence"),
     (["--mask_share=0.8", "--random_share=0.3"], "mask_share + random_share is more than 1"),
 ])
-def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
+def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words, monkeypatch):
+    monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError) as e:
         load(argv)
     assert words in str(e.value) and "\n" not in str(e.value)

@@ -122,6 +122,7 @@ def test_text_is_not_changed_under_a_program_that_reads_it(tmp_path):
     folder = write(tmp_path, [["a", "b"]])
     corpus, before = tokens.load(folder), contents(folder)
     (folder / "meta.json").unlink()
+    (folder / "train.bin.999.tmp").write_bytes(b"of a killed program")
     write(folder, [["other", "text", "of", "more", "words"]])
     assert corpus.train.tobytes() == before["train.bin"] != contents(folder)["train.bin"]
     assert not any(folder.glob("*.tmp"))
@@ -132,6 +133,13 @@ def test_a_tokenizer_with_more_ids_than_its_files_can_hold_is_refused(tmp_path, 
     with pytest.raises(tokens.DataError, match="bytes has more ids than <u2 holds"):
         write(tmp_path, [["a", "b"]])
     assert not any(tmp_path.glob("*.bin"))
+
+
+def test_a_folder_without_tokens_names_a_command_that_exists(tmp_path):
+    for folder in tmp_path / "nope", ROOT / "data/jigsaw/nope":
+        with pytest.raises(tokens.DataError, match="no finished token files: python (.*) makes them") as e:
+            tokens.load(folder)
+        assert (ROOT / str(e.value).split("python ")[1].split()[0]).exists()
 
 
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path):

@@ -93,6 +93,11 @@ def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seed
     assert words in run(*write_arms(tmp_path, "ab"), "--plan", plan)
 
 
+def test_a_comparison_called_as_a_plan_of_ours_is_held_against_it_only_if_asked(tmp_path):
+    assert not run(write_run(tmp_path / "a-1"), "--csv", tmp_path / "size.csv") and not run(tmp_path / "size.csv")
+    assert "has no arm a" in run(tmp_path / "size.csv", "--plan", ROOT / "config/plans/size.py")
+
+
 @pytest.mark.parametrize("measure", ["symmetry", "loss"])
 def test_runs_on_another_corpus_are_in_no_test_and_another_folder_of_it_is_said(tmp_path, measure):
     """The corpus was made anew in its folder after the runs of b."""

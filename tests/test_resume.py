@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -173,6 +174,18 @@ def test_a_checkpoint_that_is_a_link_is_refused_and_the_run_behind_it_kept(copie
     Path(cfg.out_dir, "ckpt.pt").symlink_to(Path(copied.out_dir, "ckpt.pt"))
     assert "ckpt.pt is a link" in refusal(cfg, init_from="resume", max_iters=18)
     assert checkpoint(copied)["step"] == 12
+
+
+def test_a_full_disk_is_named_in_one_line_and_what_a_killed_run_left_is_removed(copied, monkeypatch):
+    left = Path(copied.out_dir, "ckpt.pt.999.tmp")
+    left.write_bytes(b"of a killed run")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))  # bytes of a file, at most
+    try:
+        assert "ckpt.pt cannot be written: is the disk full?" in refusal(copied, init_from="resume", max_iters=18)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert checkpoint(copied)["step"] == 12 and not left.exists()
 
 
 def test_a_run_of_code_with_other_columns_is_refused_and_keeps_its_run_json(copied, monkeypatch):

@@ -155,11 +155,15 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
     ("short/a-1 b-1 --csv c.csv", "c.csv would lose runs of a, or steps of them"),
     ("longer/a-1 b-1 --csv c.csv", "c.csv has runs of a with another init"),
     ("cut-1", "scores.csv ends at step 400, and log.csv at step 1000"),
+    ("b,c-1 --csv b.csv", "'b,c' is no name for a CSV file"),
+    ("b#c-1 --csv b.csv", "'b#c' is no name for a CSV file"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, argv, words):
     monkeypatch.chdir(tmp_path)
     assert not run(write_run(Path("a-1")), write_run(Path("b-1"), init="skew"), "--csv", "c.csv")
     write_run(Path("other/a-2"), seed=2, of_a_fork=1)
+    for name in "b,c", "b#c":
+        write_run(Path(f"{name}-1"))
     write_run(Path("short/a-1"), FALL[:8], steps=STEPS[:8])
     write_run(Path("longer/a-1"), init="skew")
     scores = write_run(Path("cut-1")) / "scores.csv"

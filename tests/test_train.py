@@ -91,6 +91,9 @@ def test_a_corpus_that_is_too_small_is_refused_where_tokens_would_be_validated_o
         batches.Loader(cfg, corpus, CPU)
         with pytest.raises(ConfigError, match="expected more than"):
             batches.Loader(replace(cfg, block_size=cfg.block_size + 1), corpus, CPU)
+    short = corpus._replace(train=corpus.train[: cfg.block_size])  # a block needs one more token as the last target
+    with pytest.raises(ConfigError, match="tokens in train.bin, expected more than"):
+        batches.Loader(cfg, short, CPU)
 
 
 @pytest.mark.parametrize("size", [1e-5, 1])

@@ -92,9 +92,10 @@ def at_one_time(arms):
 
 
 def find_plan(path, runs):
-    """Returns the Plan at path, or that of config/plans for a single file NAME.csv, or None."""
+    """Returns the Plan at path, or that of config/plans for a single NAME.csv of data/results/csv, or None."""
     by_name = ROOT / "config" / "plans" / f"{Path(runs[0]).stem}.py"
-    if path is None and len(runs) == 1 and runs[0].endswith(".csv") and by_name.exists():
+    is_ours = Path(runs[0]).resolve().parent == ROOT / "data" / "results" / "csv"
+    if path is None and len(runs) == 1 and is_ours and by_name.exists():
         path = by_name
     return read_plan(path) if path else None
 

@@ -116,6 +116,8 @@ def read_run(folder):
 def write_comparison(path, arms):
     """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run, or a step of one."""
     table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
+    for name in arms:
+        require(not re.search("[#,\n]", name), f"{name!r} is no name for a CSV file: rename its folders")
     for old in read_comparison(path) if Path(path).exists() else []:
         rows = set(arms[old.name].table.index) if old.name in arms else set()  # (seed, step)
         require(rows.issuperset(old.table.index), f"{path} would lose runs of {old.name}, or steps of them: give "

@@ -145,7 +145,10 @@ def write_files(folder, checkpoint):
 def save_checkpoint(folder, checkpoint):
     """Writes ckpt.pt, and then the other files from it."""
     with replacing(folder / "ckpt.pt") as temporary:
-        torch.save(checkpoint, temporary)
+        try:
+            torch.save(checkpoint, temporary)
+        except RuntimeError as e:  # of which no line says what is wrong
+            raise OSError(f"{folder}/ckpt.pt cannot be written: is the disk full?") from e
     write_files(folder, checkpoint)
 
 
