@@ -33,6 +33,7 @@ from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
 from data.memory import keep_memory
 from data.runs import write
+from data.wqk import draw_symmetries, multiply
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
@@ -184,7 +185,7 @@ class Trainer:
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
             line += f", train_loss {row['train_loss']:.4f}, {row['tokens_per_s']:,.0f} tokens/s"
         symmetries = analyze.scores(*stacked_qk(self.model)).symmetry.tolist()  # of each layer
-        self.place.say(f"{line}, symmetry {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
+        self.place.say(f"{line}, symmetry of layers {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
         self.rows["log.csv"] = write.add_rows(self.rows["log.csv"], [row], "%.7g")
         self.losses, self.seconds = [], 0.0  # a new row begins
 
@@ -339,7 +340,10 @@ def finish(trainer):
     """Draws run.png, and prints a table of the scores and three samples of text."""
     from data import samples
 
-    trainer.place.say(f"{samples.table_of_ends(draw(trainer.out))}; picture: {trainer.out}/run.png")
+    limits = []  # a model that is wider would take longer than this
+    if trainer.cfg.n_embd <= 1024:
+        limits = [draw_symmetries(multiply(*factors)).quantile(0.95).item() for factors in zip(*trainer.scored["wqk"])]
+    trainer.place.say(f"{samples.table_of_ends(draw(trainer.out), limits)}; picture: {trainer.out}/run.png")
     with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
         trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
 

@@ -9,9 +9,11 @@ is one to copy. Without --run its runs are printed, one a line, as arguments of 
 A run that begins with the last weights of another one names the arm of that one as its parent: config/plans/switch.py.
 """
 
+import os
 import re
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +46,7 @@ def read_plan(path):
     if lowest_p >= 0.05:
         raise ConfigError(f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
     for arm in plan.arms:
+        require(not set(arm) & set("#,\n\r"), f"{path}: the name of an arm is {arm!r}: a CSV file cannot hold it")
         is_child = generation(plan, arm) > 0
         require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
     for measure, left, direction, right in plan.planned:
@@ -146,7 +149,10 @@ def main(argv):
         sys.exit(f"python -m config.plan: {e}")
     if is_run:
         sys.exit(launch.do_all(lines, int(n_jobs)) or None)
-    print(*lines, sep="\n")
+    with suppress(BrokenPipeError):  # as of `| head -3`
+        print(*lines, sep="\n", flush=True)
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would say so at its end
 
 
 if __name__ == "__main__":

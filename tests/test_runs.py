@@ -14,6 +14,7 @@ import pandas
 import pytest
 
 from config import load
+from data.drawing import DECODER, ENCODER
 from data.runs import __main__ as command
 from data.runs import read, statistics
 
@@ -121,11 +122,11 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     rows = printed(*folders, "--all", "--csv", path)[1:5]
     scores = "0.53 0.15 -1.00 -0.50"
     assert rows == [f"random 6 2.035 baseline {scores}".split(),
-                    f"fast 6 1.835 -0.200 [-0.200, -0.200] random 6 20% {scores}".split(),
+                    f"fast 6 1.835 -0.200 [-0.200, -0.200] 0.031 6 of 6 random 6 20% {scores}".split(),
                     "null 1 2.000 -0.010 random 1 0% 0.55 0.20 -1.00 -0.50".split(),
-                    f"slow 6 2.800 +0.765 [+0.740, +0.790] random 6 not reached {scores}".split()]
+                    f"slow 6 2.800 +0.765 [+0.740, +0.790] 0.031 6 of 6 random 6 not reached {scores}".split()]
     _, fast, slow, *legend = printed(path, "--arms", "slow", "fast")
-    assert fast[2:4] == ["1.835", "baseline"] and slow[6] == "fast" and legend[0][0] == "n:"  # no random
+    assert fast[2:4] == ["1.835", "baseline"] and slow[10] == "fast" and legend[0][0] == "n:"  # no random
     # The file: what all arms share, what each has changed, and their curves. It shows what the runs do.
     lines = path.read_text().splitlines()
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
@@ -221,17 +222,27 @@ def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_hav
     assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
 
 
-def test_figures_hold_the_series_of_the_csv_files_with_a_band_over_seeds(tmp_path, drawn):
+def test_figures_hold_the_series_of_the_csv_files_with_a_thin_line_for_each_seed(tmp_path, drawn):
     folders = [write_run(tmp_path / f"{name}-{seed}", FALL + far * seed, seed, n_layer=3, init=name)
                for name, far in (("random", 0.04), ("skew", 0.5)) for seed in (1, 2)]
     assert not run(*folders, "--plot", tmp_path / "p.png")
     lines = [{line.get_label(): line.get_ydata() for line in axis.lines} for axis in drawn[0].axes]
     np.testing.assert_allclose(lines[0]["random"], FALL + 0.06)
-    _, skew = [band.get_paths()[0].get_extents() for band in drawn[0].axes[0].collections]
-    assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
+    thin = [line.get_ydata() for line in drawn[0].axes[0].lines if line.get_linewidth() == 0.5]
+    np.testing.assert_allclose(thin, [FALL + far * seed for far in (0.04, 0.5) for seed in (1, 2)])
     np.testing.assert_allclose(lines[1]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     dotted = [line.get_ydata() for line in drawn[0].axes[1].lines if line.get_linestyle() == ":"]
     np.testing.assert_allclose(dotted, np.full((2, 11), 0.2))  # chance of both: the median of 0.1, 0.2 and 0.3
-    assert "bands" in drawn[0].legends[0].get_title().get_text()
+    assert "each seed" in drawn[0].legends[0].get_title().get_text()
     assert not run(*folders[::2], "--plot", tmp_path / "single.png")
-    assert "bands" not in drawn[1].legends[0].get_title().get_text()
+    assert "each seed" not in drawn[1].legends[0].get_title().get_text()
+
+
+def test_a_child_is_drawn_from_where_its_parent_ends_in_the_colour_of_its_own_mask(tmp_path, drawn):
+    write_run(tmp_path / "old-1", causal=True)
+    child = write_run(tmp_path / "child-1", FALL - 1, parent=str(tmp_path / "old-1"))
+    assert not run(tmp_path / "old-1", child, "--measure", "symmetry", "--plot", tmp_path / "p.png")
+    [axis] = drawn[0].axes
+    old, of_child = [line for line in axis.lines if line.get_label() in ("old", "child")]
+    assert list(of_child.get_xdata()) == list(STEPS + 1000) and list(old.get_xdata()) == list(STEPS)
+    assert (old.get_color(), of_child.get_color()) == (DECODER, ENCODER)

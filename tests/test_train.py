@@ -162,11 +162,11 @@ def test_the_rows_have_the_mean_training_loss_and_the_speed_of_their_steps_alone
     said = capsys.readouterr().out
     symmetry = " ".join(f"{s:.2f}" for s in scores(cfg).query("step == 12 and head.isna()").symmetry)
     assert (f"step 12/12: val_loss {rows.val_loss[3]:.4f}, train_loss {rows.train_loss[3]:.4f}, 171 tokens/s, "
-            f"symmetry {symmetry}\n") in said
+            f"symmetry of layers {symmetry}\n") in said
     run(cfg, score_interval=4, out_dir=f"{cfg.out_dir}_4")  # the symmetry of step 4, of which the first has no score
     symmetry = " ".join(f"{s:.2f}" for s in scores(replace(cfg, out_dir=f"{cfg.out_dir}_4")).query(
         "step == 4 and head.isna()").symmetry)
-    assert f", symmetry {symmetry}\n" in said.partition("step 4/12")[2].partition("step 8/12")[0]
+    assert f", symmetry of layers {symmetry}\n" in said.partition("step 4/12")[2].partition("step 8/12")[0]
 
 
 @pytest.mark.bert_block

@@ -22,6 +22,8 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "task": "how tasks differ. Losses of different ones are not compared (MAY_DIFFER in config/__init__.py)",
     "loss": "validation loss [nats/token]",
     "difference [95 %]": "mean over pairs of runs of one seed: an arm less its baseline (from), or left less right",
+    "p, not planned": "exact sign flips of the pairs of these two arms alone, not corrected for other comparisons",
+    "agree": "pairs whose difference has the sign of the mean",
     "p": "exact sign flips of pairs (above 20: 100,000 random ones), times the tests that are left (Holm)",
     "result": f"not shown: p is 0.05 or more; too few pairs: p is never below 0.05 with fewer than {MIN_PAIRS}",
     "of baseline": "mean of steps, as a share of that of the first arm with the same task",
@@ -57,7 +59,7 @@ def tests_table(planned, arms):
     for measure, left, _, right in planned:
         names = [*left.split(" - "), *right.split(" - ")]
         keys = task_keys([arms[name].config for name in names if name in arms])
-        if "loss" not in measure:  # a score means the same in all tasks, but not on all texts
+        if not is_of_losses(measure):  # a score means the same in all tasks, but not on all texts
             keys = [key for key in keys if key == "sha256"]
         require(not keys, f"planned test of {measure}, {left} and {right}: its runs differ in {', '.join(keys)}")
         pairs_of.append(of_differences(of_side(arms, left, measure) - of_side(arms, right, measure)))
@@ -88,12 +90,17 @@ def comparison_table(arms, measure, has_all):
     cells = {}
     for name, arm in arms.items():
         baseline = find_baseline(arms, arm, measure)
-        cells[name] = {"difference [95 %]": "baseline", "from": "", "pairs": "", "updates saved": ""}
+        cells[name] = {"difference [95 %]": "baseline", "p, not planned": "", "agree": "", "from": "", "pairs": "",
+                       "updates saved": ""}
         if name != baseline:
             pairs = of_differences(arm.at_end(measure) - arms[baseline].at_end(measure))
-            saved = saved_cell(arm, arms[baseline]) if measure == "loss" else ""
-            cells[name] = {"difference [95 %]": difference_cell(pairs, measure), "from": baseline, "pairs": pairs["n_pairs"],
-                           "updates saved": saved}
+            cells[name] |= {"difference [95 %]": difference_cell(pairs, measure), "from": baseline,
+                            "pairs": pairs["n_pairs"]}
+            if pairs["n_pairs"] >= MIN_PAIRS:
+                cells[name]["p, not planned"] = f"{pairs['p']:.2g}"
+                cells[name]["agree"] = f"{pairs['n_agree']} of {pairs['n_pairs']}"
+            if measure == "loss":
+                cells[name]["updates saved"] = saved_cell(arm, arms[baseline])
     if has_all:
         return arms_table(arms, measure, cells, OF_ARMS + PARTS)
     return arms_table(arms, measure, cells).drop(columns=["pairs", "updates saved"], errors="ignore")

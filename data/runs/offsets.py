@@ -3,8 +3,8 @@ What heads look for: the mean logit of every head of a layer, by how far the key
 
     python -m data.runs.offsets out/tiny out/tiny_decoder --layer 1 --plot offsets.png
 
-A head that looks at the token before has its peak at -1. Two heads that mirror each other have each other's curve, turned
-round at 0. Softmax does not see what all keys of a query have in common, so the mean over its keys is taken off.
+A head that looks at the token before has its peak at -1. Two heads that mirror each other have each other's curve,
+turned round at 0. Softmax does not see what all keys of a query have in common, so the mean over its keys is taken off.
 """
 
 import argparse
@@ -25,7 +25,7 @@ N_TEXTS = 64  # blocks of validation text
 
 @torch.no_grad()
 def offset_logits(model, idx, layer):
-    """Returns the mean logits of a layer for idx (B, T), at the offsets 1 - T to T - 1 of key from query: (H, 2 T - 1)."""
+    """Returns the mean logits of a layer for idx (B, T), at offsets 1 - T to T - 1 of key from query: (H, 2 T - 1)."""
     attn, inputs = model.blocks[layer].attn, []
     hook = attn.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
     model.hidden(idx)

@@ -57,7 +57,7 @@ class Runs(NamedTuple):
         return self.values(measure).groupby("seed", sort=False).last()
 
     def steps_to(self, measure):
-        """Returns the first step at or below the loss that steps_to_X names: a Series by seed, inf where there is none."""
+        """Returns the first step at or below the loss of steps_to_X: a Series by seed, inf where there is none."""
         target = float(measure.removeprefix(STEPS_TO))
         return self.curves("loss").apply(lambda losses: first_step(losses.dropna(), target))
 

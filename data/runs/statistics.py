@@ -70,11 +70,15 @@ def holm(ps):
 
 
 def of_differences(differences):
-    """Returns the number of differences, their mean, its interval and p: a dict. Without any p is 1."""
+    """
+    Returns the number of differences, how many of them have the sign of their mean, this mean, its interval and p: a
+    dict. Without any difference p is 1.
+    """
     differences = differences.dropna()  # a run may lack the measure
     values = differences.to_numpy()
-    return dict(n_pairs=len(values), difference=differences.mean(), interval=confidence_interval(values),
-                p=sign_flip(values))
+    mean = differences.mean()
+    return dict(n_pairs=len(values), n_agree=int((np.sign(values) == np.sign(mean)).sum()), difference=mean,
+                interval=confidence_interval(values), p=sign_flip(values))
 
 
 def speed_up(loss, baseline_loss, window=3):
