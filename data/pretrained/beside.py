@@ -28,7 +28,8 @@ PREDICTING = "mtp", "mtp_block", "mtp_layers"  # modules that predict further to
 REMEDIES = {
     "merge the adapter and save again (PEFT: merge_and_unload())": r"lora|adapter|base_layer",
     "merge the two and save again (prune.remove, remove_parametrizations)": r"parametrizations|_orig\b|mask",
-    "if the weights are quantised, multiply them by their scales and save again": r"scale|qweight|qzeros|g_idx",
+    "if the weights are quantised, multiply them by their scales and save again; else name it "
+    "as one of --unscored": r"scale|qweight|qzeros|g_idx",
 }
 CHANGED = re.compile("|".join(REMEDIES.values()))
 OTHERWISE = "if it does not, name it as one of --unscored, with the names of queries and keys"
@@ -68,7 +69,7 @@ def refuse_changed(layers, shapes, unscored, by_hand=False):
     Of h.0.attn.q.weight and h.0.attn.k.weight the block is h.0.attn, and the words are q and k. Then h.0.attn.q.bias is
     harmless (OF_WEIGHT), h.0.attn.out.weight too (beside.csv, or a plain Linear), and h.0.attn.q_delta is refused.
     """
-    scored = {name for layer in layers for name in layer.names}
+    scored = set().union(*[layer.names for layer in layers])
     words_of = {}  # {block: its words}
     for name in scored:
         require(not WRAPPED.search(name), changed(name))
@@ -133,6 +134,8 @@ def is_plain_linear(name, block, words, shapes, sizes):
     if its_block != block or word.startswith(tuple(words)) or QK_WORD.search(word) or CHANGED.search(word):
         return False
     tensors = [other for other in shapes if other.startswith(f"{module}.") and other != f"{module}.bias"]
-    is_linear = tensors in ([f"{module}.weight"], [f"{module}.kernel"])
-    widths = [sorted(size) for size in sizes] + [[width, width] for size in sizes for width in size]
-    return is_linear and sorted(shapes[tensors[0]]) in widths  # sorted: or that of the transpose
+    if tensors not in ([f"{module}.weight"], [f"{module}.kernel"]):
+        return False
+    shape = sorted(shapes[tensors[0]])  # so that a transpose has the same
+    is_square = shape == shape[:1] * 2 and any(shape[0] in size for size in sizes)  # (C, C)
+    return is_square or shape in map(sorted, sizes)

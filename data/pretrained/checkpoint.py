@@ -218,8 +218,8 @@ def open_checkpoint(source):
     tensors, saved = contents[files[0]]
     if index:  # it says which file has a tensor, because others may have old copies
         tensors = {tensor: contents[file][0][tensor] for tensor, file in index.items()}
-        unlisted = [tensor for file in files for tensor in contents[file][0] if tensor not in index]
-        require(not unlisted, f"the index.json does not list {unlisted[:1]} of its files: save the model again")
+        unlisted = set().union(*[of_file for of_file, _ in contents.values()]) - index.keys()
+        require(not unlisted, f"the index.json does not list {sorted(unlisted)[:1]} of its files: save the model again")
     config = read_config(folder, files[0], saved)
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     size = sum(map(folder.size, files))

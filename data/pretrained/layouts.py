@@ -83,7 +83,7 @@ def stack_by_hand(config, shapes, hand):
     inside = refuse_changed(layers, shapes, hand.unscored, by_hand=True)
 
     # Named as what is scored but for a number, as blocks.1.0.wq beside blocks.0.0.wq: of another stack, or forgotten.
-    scored = {name for layer in layers for name in layer.names}
+    scored = set().union(*[layer.names for layer in layers])
     patterns = {re.sub(r"\d+", "0", name) for name in scored}
     unnamed = sorted(name for name in shapes.keys() - scored - inside if not is_of(name, hand.unscored))
     forgotten = [name for name in unnamed if re.sub(r"\d+", "0", name) in patterns]
@@ -102,10 +102,11 @@ def stacks_of_parts(config, shapes):
     cross-attention, and teacher.block.0.layer.0.SelfAttention.q is refused by its name.
     """
     model_type = pick(config, str, "model_type")
-    unscored = sorted({module for row in TABLE.get(model_type, []) for module in row.unscored})
+    unscored = set().union(*[row.unscored for row in TABLE.get(model_type, [])])
     queries = {name for name in shapes if looks_like_query(name, shapes[name])}
-    left_out = [module for module in unscored if any(is_of(name, [module]) for name in queries)]
-    if any(is_of(name, PREDICTING) for name in queries):
+    modules = {*".".join(queries).split(".")}  # with queries in them
+    left_out = sorted(unscored & modules)
+    if not modules.isdisjoint(PREDICTING):
         left_out.append("layers that predict tokens")
     names = {name for name in shapes if not is_of(name, [*unscored, *PREDICTING])}
     queries &= names
