@@ -117,5 +117,5 @@ def test_numbers_of_public_models_fit_together():
     table = pd.read_csv(ROOT / "data/results/csv/public.csv", keep_default_na=False)
     assert not table[["path", "stack"]].duplicated().any()
     assert table["symmetry"].between(table["symmetry_q1"], table["symmetry_q3"]).all()
-    assert table["beyond"].between(0, table["layers"]).all()
-    assert (table["chance"] < table["chance_95"]).all() and (table["head_chance"] < table["head_chance_95"]).all()
+    assert table["symmetry_beyond"].between(0, table["layers"]).all()
+    assert (table["symmetry_chance"] < table["symmetry_95"]).all()

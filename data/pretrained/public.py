@@ -26,7 +26,7 @@ def draw_public(models, path):
             for name, family in models[models["sees"] == sees].groupby("model", sort=False):
                 ys = y + 0.4 * np.arange(len(family))
                 for axis, of in zip(axes.flat, ["", "head_"]):
-                    chance = [family[f"{of}chance"], family[f"{of}chance_95"]]
+                    chance = [family[f"{of}symmetry_chance"], family[f"{of}symmetry_95"]]
                     axis.plot(chance, [ys, ys], color="0.6", lw=1.2, label="chance: mean to 95th percentile")
                     axis.plot(family[f"{of}symmetry"], ys, "o", ms=3, color=colour, label=label)
                 middles[ys.mean()] = name
@@ -38,7 +38,8 @@ def draw_public(models, path):
 
 def main(path=RESULTS / "png/public.png"):
     models = pandas.read_csv(RESULTS / "csv/public.csv", index_col="path", keep_default_na=False)
-    shown = ["stack", "sees", "layers", "symmetry", "chance", "chance_95", "beyond", "head_symmetry", "head_chance"]
+    shown = ["stack", "sees", "layers", "symmetry", "symmetry_chance", "symmetry_95", "symmetry_beyond", "head_symmetry",
+             "head_symmetry_chance"]
     print(models[shown].to_string())
     draw_public(models, path)
 
