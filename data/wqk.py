@@ -6,7 +6,7 @@ The numbers that scores and chance need of M = W_qk = W_q W_k^T, (C, C): from M 
     row_norms        the lengths of the rows of M
     column_norms     the lengths of its columns
     mean_symmetry    what chance gives to its symmetry, |MM|^2 / |M|^4
-    lengths          |g M| / |g| for random directions g, of which chance makes a directionality
+    stretch          |g M| / |g| for random directions g, of which chance makes a directionality
 
 Chance: keep how strong M is in each direction of its rows and columns, and redraw at random which meets which.
 
@@ -55,7 +55,7 @@ class Whole(NamedTuple):
         m = (self.m / self.m.norm(dim=(-2, -1), keepdim=True)).float()  # |M| = 1, of which float32 keeps five digits
         return (m @ m).square().sum((-2, -1)).double()
 
-    def lengths(self, g):
+    def stretch(self, g):
         return (g @ self.m.float()).norm(dim=1) / g.norm(dim=1)
 
 
@@ -89,7 +89,7 @@ class Factored(NamedTuple):
         square = (self.cross_gram.mT @ self.gram_q @ self.cross_gram * self.gram_k).double().sum((-2, -1))
         return square / self.energy().square()
 
-    def lengths(self, g):
+    def stretch(self, g):
         z = g @ self.w_q  # (DIRECTIONS, r), and |z W_k^T|^2 = z (W_k^T W_k) z^T
         return (z @ self.gram_k * z).sum(1).clamp_min(0).sqrt() / g.norm(dim=1)
 
@@ -160,7 +160,7 @@ def draw_norms(product):
     """Returns the norms (MATRICES, C) of the rows of random matrices with the singular values of M (C, C)."""
     # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
     g, chosen = draw(len(product.w_q), product.w_q.device)
-    return product.lengths(g)[chosen]
+    return product.stretch(g)[chosen]
 
 
 def draw_symmetries(product):

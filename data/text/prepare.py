@@ -24,10 +24,10 @@ def files_in(path):
     """Returns the file itself, or all files in and below a folder that are not hidden."""
     if path.is_file():
         return [path]
-    found = [file for file in sorted(path.rglob("*")) if file.is_file() and "/." not in f"/{file.relative_to(path)}"]
-    if not found:
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and "/." not in f"/{file.relative_to(path)}"]
+    if not files:
         raise DataError(f"{path} is no file, nor a folder with files in it")
-    return found
+    return files
 
 
 def is_text(path):
@@ -58,9 +58,11 @@ def main(argv=None):
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
     # The key is where a file is, behind links, so it is read once.
-    found = {file.resolve(): file for path in args.paths for file in files_in(Path(path))}.values()
-    files = [file for file in found if (file.suffix.lower() in KINDS if args.column else is_text(file))]
-    if others := set(found).difference(files):
+    paths = {}  # a file that is named twice is one
+    for path in args.paths:
+        paths |= {file.resolve(): file for file in files_in(Path(path))}
+    files = [file for file in paths.values() if (file.suffix.lower() in KINDS if args.column else is_text(file))]
+    if others := set(paths.values()).difference(files):
         print(f"left out: {len(others):,} files, such as {min(others)} (binary ones; tables need --column)")
     if args.column:
         return writer.write(args, files, lambda path: read_column(path, args.column))
