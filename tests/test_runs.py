@@ -243,6 +243,7 @@ def test_a_child_is_drawn_from_where_its_parent_ends_in_the_colour_of_its_own_ma
     child = write_run(tmp_path / "child-1", FALL - 1, parent=str(tmp_path / "old-1"))
     assert not run(tmp_path / "old-1", child, "--measure", "symmetry", "--plot", tmp_path / "p.png")
     [axis] = drawn[0].axes
-    old, of_child = [line for line in axis.lines if line.get_label() in ("old", "child")]
+    old, of_child = [line for line in axis.lines if line.get_linewidth() > 1]
+    assert [text.get_text() for text in axis.texts] == ["old", "child"]
     assert list(of_child.get_xdata()) == list(STEPS + 1000) and list(old.get_xdata()) == list(STEPS)
     assert (old.get_color(), of_child.get_color()) == (DECODER, ENCODER)

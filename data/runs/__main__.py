@@ -41,7 +41,8 @@ def report_runs(args):
     if args.plot:
         from data.runs import curves  # and matplotlib with it
 
-        curves.plot_arms(arms, args.plot, [measure for measure, *_ in planned if is_plain], args.measure)
+        curves.plot_arms(arms, args.plot, [measure for measure, *_ in planned if is_plain], args.measure,
+                         args.title)
     print_tables([table_of(args, arms, time, is_plain, tests), *tests])
 
 
@@ -127,6 +128,7 @@ def main(argv=None):
     parser.add_argument("runs", nargs="+", metavar="DIR", help="folders of runs, or CSV files of comparisons")
     parser.add_argument("--csv", metavar="FILE", help="write the comparison to FILE")
     parser.add_argument("--plot", metavar="FILE.png", help="draw scores by step, or --measure alone")
+    parser.add_argument("--title", default="", help="of the picture")
     parser.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/plans has planned")
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
     parser.add_argument("--measure", metavar="NAME", help="compare by loss, symmetry, symmetry_0 (of a layer), ...")

@@ -7,8 +7,8 @@ import itertools
 
 import pandas
 
-from data.drawing import (DASHES, DECODER, ENCODER, draw_layers, figure, put_legend, put_steps, put_titles, put_zero,
-                          short, styles)
+from data.drawing import (DASHES, DECODER, ENCODER, HEIGHT, draw_layers, figure, put_legend, put_steps, put_titles,
+                          put_zero, short, styles)
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
           "directionality": "directionality of $W_{qk}$", "positions": "symmetry of positions",
@@ -16,10 +16,10 @@ TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{q
 CHANCES = {"symmetry": "chance", "positions": "positions_chance", "heads": "heads_chance"}  # what is drawn dotted
 
 
-def plot_arms(arms, path, planned, only=None):
+def plot_arms(arms, path, planned, only=None, title=""):
     """
     Draws one run, or the means over seeds of at most four measures: the loss, those of planned tests, and scores.
-    only: the one measure to draw, or None.
+    only: the one measure to draw, with names at the lines, or None.
     """
     from config.plan import task_keys  # a run of train.py needs no plan
 
@@ -33,17 +33,21 @@ def plot_arms(arms, path, planned, only=None):
     if any(begins.values()):
         words += "\nblue: attention to both sides; purple: causal attention; line: the mask is switched, or not"
     titles = {measure: TITLES.get(measure, measure) for measure in ["loss", *planned, *TITLES]}
-    if task_keys([arm.config for arm in arms.values()]):
-        words += "\nlosses are not drawn, because these runs have different tasks"
-        del titles["loss"]
     if only:
         titles = {only: TITLES.get(only, only)}
+    elif task_keys([arm.config for arm in arms.values()]):
+        words += "\nlosses are not drawn, because these runs have different tasks"
+        del titles["loss"]
     measures = [measure for measure in titles if any(len(arm.curves(measure)) for arm in arms.values())]
-    for axis, measure in panels(path, {measure: titles[measure] for measure in measures[:4]}, words):
+    for axis, measure in panels(path, {measure: titles[measure] for measure in measures[:4]}, words, title):
         for name, arm in arms.items():
             table = arm.curves(measure).dropna()  # (S, seeds): the steps that all of them have
             steps, colour = table.index + begins[name], style_of[name]["color"]
-            axis.plot(steps, table.mean(axis="columns"), label=short(name.replace("_", " ")), **style_of[name])
+            mean, label = table.mean(axis="columns"), short(name.replace("_", " "))
+            axis.plot(steps, mean, label=None if only else label, **style_of[name])
+            if only:
+                axis.annotate(label, (steps[-1], mean.iloc[-1]), (3, 3), textcoords="offset points", color=colour,
+                              fontsize=8)
             axis.plot(steps, table, color=colour, lw=0.5, alpha=0.3)
             if measure in CHANCES:
                 chance = arm.curves(CHANCES[measure]).mean(axis="columns")
@@ -92,7 +96,8 @@ def plot_run(arm, path):
 def panels(path, titles, words, title=""):
     """Gives an axis for each of at most four measures, {measure: its title}, and then saves the picture."""
     n_rows = 2 if len(titles) == 4 else 1
-    with figure(path, n_rows, len(titles) // n_rows, title=title) as axes:
+    height = 1.5 * HEIGHT if len(titles) == 1 else HEIGHT
+    with figure(path, n_rows, len(titles) // n_rows, height, title) as axes:
         for axis, measure in zip(axes.flat, titles):
             yield axis, measure
             put_steps(axis)
