@@ -139,6 +139,34 @@ def head_products(w_q, w_k):
     return torch.stack(straight), torch.stack(turned)
 
 
+def mirrored_heads(w_q, w_k):
+    """
+    Returns for each head {name: value}: the head whose transpose it is most like (partner), the cosine of its W_qk with
+    that transpose, and with the W_qk of the partner itself. {} for a head without a partner beyond what chance gives.
+    w_q, w_k (H, C, D) as above.
+    """
+    w_q, w_k = near_one(w_q, (-3, -2, -1)), near_one(w_k, (-3, -2, -1))
+    straight, turned = head_products(w_q, w_k)  # (H, H) each
+    norms = straight.diagonal().sqrt()
+    cosines = turned / (norms[:, None] * norms)  # of W_h and W_g^T
+    cosines.fill_diagonal_(-torch.inf)
+    # By chance a cosine is 0, with the deviation |W_h W_g| |W_g W_h| / (|W_h|^2 |W_g|^2). The best one of H - 1 is below
+    # this many deviations in 95 of 100 cases, if they are normal.
+    deviations = torch.special.ndtri(torch.tensor(0.95) ** (1 / max(1, len(w_q) - 1)))
+    gram_q, gram_k = in_float64(w_q.mT @ w_q), in_float64(w_k.mT @ w_k)  # (H, D, D) each
+    heads = []
+    for h, g in enumerate(cosines.argmax(1).tolist()):
+        products = []  # |W_h W_g|^2 and |W_g W_h|^2
+        for left, right in (h, g), (g, h):
+            kq = in_float64(w_k[left].mT @ w_q[right])  # (D, D)
+            products.append((gram_q[left] @ kq @ gram_k[right] * kq).sum())
+        chance = (products[0] * products[1]).sqrt() / (straight[h, h] * straight[g, g])
+        is_beyond = cosines[h, g] > deviations * chance
+        equals = straight[h, g] / (norms[h] * norms[g])
+        heads.append(dict(partner=g, mirrors=cosines[h, g].item(), equals=equals.item()) if is_beyond else {})
+    return heads
+
+
 def in_float64(w):
     """Returns w in float64. A Mac's GPU, which has none, gives it to the CPU."""
     return w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)

@@ -17,6 +17,9 @@ COLUMNS = {
     "own_heads": float,  # of a layer, with --per_head: its symmetry is own_heads + shared + mirror (data/wqk.py)
     "shared": float,
     "mirror": float,
+    "partner": "Int64",  # of a head: the one whose transpose it is most like, if more than by chance (data/wqk.py)
+    "mirrors": float,  # the cosine of its W_qk with that transpose
+    "equals": float,  # and with the W_qk of the partner
     "directionality_95": float,  # of a layer: 95 % of random directionalities are between minus this and this
     "head": "Int64",  # an empty cell: the whole layer
     "stack": "str",  # encoder, decoder, ...; "" if the model has one stack
@@ -104,6 +107,8 @@ LEGEND = """\
   symmetry 95: what 95 % of these matrices are below, drawn for layers of at most 1,024 dimensions
   own heads, shared, mirror: what the symmetry of a layer is the sum of: single heads, symmetric parts that heads share,
                              and heads that are like the transpose of each other
+  partner: the head whose transpose a head is most like, where that is beyond 95 % of chance; cosines with its W_qk,
+           transposed (mirrors it) and as it is (equals it)
   directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
   its 95 % range: where the directionality of 95 % of random matrices with the same singular values is, about
   outside its 95 % range: how many layers have a directionality that is not in this range"""
@@ -129,12 +134,18 @@ def layer_table(table):
         cells[name] = table[name].map(lambda score: fixed(score, 3))
         if name == "symmetry":
             for column in "symmetry_chance", "symmetry_95", "own_heads", "shared", "mirror":
-                numbers = table[column].map(lambda number: fixed(number, 3), "ignore")
-                cells[column.replace("_", " ")] = numbers.astype("string").fillna("")
+                cells[column.replace("_", " ")] = number_cells(table[column])
         if name == "directionality":
             ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
             cells["its 95 % range"] = ends.fillna("")
+    cells["partner"] = table["partner"].astype("string").fillna("")
+    cells["mirrors it"], cells["equals it"] = number_cells(table["mirrors"]), number_cells(table["equals"])
     return cells.loc[:, (cells != "").any()].to_string(index=False)  # without columns that are empty
+
+
+def number_cells(numbers):
+    """Returns a column of texts, "" where there is no number."""
+    return numbers.map(lambda number: fixed(number, 3), "ignore").astype("string").fillna("")
 
 
 def model_table(table):
