@@ -160,6 +160,13 @@ def may_differ(key, respect):
     return any(key in keys and respect in respects.split() for keys, respects in MAY_DIFFER.items())
 
 
+def differing_keys(configs):
+    """Returns the keys in which some dicts differ, which are configurations or their tasks."""
+    keys = set().union(*configs)
+    first, *others = configs
+    return sorted(key for key in keys if any(other.get(key) != first.get(key) for other in others))
+
+
 # Keys of older runs, with the value that means what the code does now.
 GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0, "qk_norm": False}
 

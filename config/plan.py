@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from config import ROOT, ConfigError, launch, load, may_differ, read_flags, require, run_file
+from config import ROOT, ConfigError, differing_keys, launch, load, may_differ, read_flags, require, run_file
 
 
 class Plan(NamedTuple):
@@ -100,13 +100,6 @@ def task_of(config):
     if task["objective"] == "auto":  # as TrainConfig.predicts_next
         task["objective"] = "next" if config["causal"] else "masked"
     return task
-
-
-def differing_keys(configs):
-    """Returns the keys in which some dicts differ, which are configurations or their tasks."""
-    keys = set().union(*configs)
-    first, *others = configs
-    return sorted(key for key in keys if any(other.get(key) != first.get(key) for other in others))
 
 
 def task_keys(configs):

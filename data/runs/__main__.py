@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from config import ROOT, ConfigError, may_differ, require
-from config.plan import STEPS_TO, differing_keys, read_plan
+from config import ROOT, ConfigError, differing_keys, may_differ, require
+from config.plan import STEPS_TO, read_plan
 from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, steps_table, tests_table
 from data.runs.read import is_kept, pool, write_comparison
 

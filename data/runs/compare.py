@@ -11,7 +11,7 @@ import pandas
 from config import require
 from config.plan import STEPS_TO, is_of_losses, task_keys, task_of
 from data.names import fixed
-from data.runs.statistics import MIN_PAIRS, holm, of_differences, speed_up
+from data.runs.statistics import MIN_PAIRS, first_step, holm, of_differences, speed_up
 
 OF_ARMS = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
 PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
@@ -79,13 +79,29 @@ def of_side(arms, side, measure):
     """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed."""
     ends = []
     for name in side.split(" - "):
-        ends.append(arms[name].at_end(measure) if name in arms else pandas.Series(dtype=float))  # it has no runs yet
+        ends.append(end_of(arms[name], measure) if name in arms else pandas.Series(dtype=float))  # it has no runs yet
     return ends[0] - ends[1] if len(ends) == 2 else ends[0]
+
+
+def end_of(arm, measure):
+    """
+    Returns a measure at the end of each run: a Series by seed, nan where a run has none. steps_to_X is the first step
+    at which the loss is at or below X, and max_iters in a run that never gets there.
+    """
+    if measure.startswith(STEPS_TO):
+        return steps_to(arm, measure).clip(upper=arm.config["max_iters"])
+    return arm.at_end(measure)
+
+
+def steps_to(arm, measure):
+    """Returns the first step at or below the loss of steps_to_X: a Series by seed, inf where there is none."""
+    target = float(measure.removeprefix(STEPS_TO))
+    return arm.curves("loss").apply(lambda losses: first_step(losses.dropna(), target))
 
 
 def comparison_table(arms, measure, has_all):
     """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
-    arms = {name: arm for name, arm in arms.items() if arm.at_end(measure).notna().all()}
+    arms = {name: arm for name, arm in arms.items() if end_of(arm, measure).notna().all()}
     require(arms, f"no run has {measure}: data/results/csv/README.md says what runs have")
     cells = {}
     for name, arm in arms.items():
@@ -93,7 +109,7 @@ def comparison_table(arms, measure, has_all):
         cells[name] = {"difference [95 %]": "baseline", "p, not planned": "", "agree": "", "from": "", "pairs": "",
                        "updates saved": ""}
         if name != baseline:
-            pairs = of_differences(arm.at_end(measure) - arms[baseline].at_end(measure))
+            pairs = of_differences(end_of(arm, measure) - end_of(arms[baseline], measure))
             cells[name] |= {"difference [95 %]": difference_cell(pairs, measure), "from": baseline,
                             "pairs": pairs["n_pairs"]}
             if pairs["n_pairs"] >= MIN_PAIRS:
@@ -110,9 +126,9 @@ def steps_table(arms, measure):
     """Returns a row for each arm: in how many steps it gets to a loss, in a measure such as steps_to_1.8."""
     rows = {}
     for name, arm in arms.items():
-        steps = arm.at_end(measure)
-        of_baseline = arms[find_baseline(arms, arm, measure)].at_end(measure)
-        never = (arm.steps_to(measure) == np.inf).sum()
+        steps = end_of(arm, measure)
+        of_baseline = end_of(arms[find_baseline(arms, arm, measure)], measure)
+        never = (steps_to(arm, measure) == np.inf).sum()
         rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
                       "of baseline": f"{steps.mean() / of_baseline.mean():.0%}",
                       "difference [95 %]": difference_cell(of_differences(steps - of_baseline), measure),
@@ -156,7 +172,7 @@ def to_table(rows, title):
 
 def mean_cell(arm, measure, digits):
     """Returns the mean over runs of the last value of a measure, "" if a run has none."""
-    mean = arm.at_end(measure).mean(skipna=False)
+    mean = end_of(arm, measure).mean(skipna=False)
     return "" if np.isnan(mean) else fixed(mean, digits)
 
 

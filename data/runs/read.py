@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 import pandas
 
-from config import as_now, may_differ, require
-from config.plan import STEPS_TO, differing_keys
+from config import as_now, differing_keys, may_differ, require
 from data.atomic import replacing
-from data.runs.statistics import first_step
 from data.runs.write import as_texts
 
 ORIGIN = "commit", "python", "torch", "device_name"  # of steps; only older runs have python
@@ -47,19 +45,8 @@ class Runs(NamedTuple):
         return self.values(measure).unstack("seed").dropna(how="all")
 
     def at_end(self, measure):
-        """
-        Returns the last value of a measure in each run: a Series by seed, nan where a run has none. steps_to_X is the
-        first step at which the loss is at or below X, and max_iters in a run that never gets there.
-        """
-        if measure.startswith(STEPS_TO):
-            steps = self.steps_to(measure)
-            return steps.clip(upper=self.config["max_iters"])
+        """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
         return self.values(measure).groupby("seed", sort=False).last()
-
-    def steps_to(self, measure):
-        """Returns the first step at or below the loss of steps_to_X: a Series by seed, inf where there is none."""
-        target = float(measure.removeprefix(STEPS_TO))
-        return self.curves("loss").apply(lambda losses: first_step(losses.dropna(), target))
 
     def layers(self, score):
         """Returns a score of each layer at those steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
