@@ -9,7 +9,7 @@ import torch
 
 import analyze
 from tests.exercises import __main__ as exercises
-from tests.exercises import micro, positions, steps
+from tests.exercises import micro, positions
 
 HERE = Path(micro.__file__).parent
 PAGE = (HERE / "README.md").read_text()
@@ -48,7 +48,7 @@ OURS = {
 @pytest.fixture
 def ours(monkeypatch):
     for name, function in OURS.items():
-        monkeypatch.setattr(steps, name, function)
+        monkeypatch.setattr(exercises.steps, name, function)
 
 
 def test_our_own_answers_pass_every_step(ours):
@@ -62,9 +62,23 @@ def test_our_own_answers_pass_every_step(ours):
     ("4", "gradient", lambda x, beta: np.einsum("bij,bic,bjd->dc", beta, x, x), "dL/dM is transposed"),
 ])
 def test_a_wrong_answer_is_told_what_is_wrong(ours, monkeypatch, capsys, step, name, wrong, told):
-    monkeypatch.setattr(steps, name, wrong)
+    monkeypatch.setattr(exercises.steps, name, wrong)
     assert exercises.main([step]) == 1
     assert told in capsys.readouterr().out
+
+
+def test_a_mistake_is_told_with_its_line_and_a_syntax_error_ends_its_own_step_only(ours, monkeypatch, capsys):
+    text = exercises.FILE.read_text("utf-8")
+    broken = text.replace('"""m (n, n), a tensor of torch -> S and N"""', "return 1 / 0").replace("def wrong_sign():", "def wrong_sign(:")
+    lines = broken.splitlines()
+    found, syntax_errors = exercises.read_steps(broken)
+    monkeypatch.setattr(exercises, "syntax_errors", syntax_errors)
+    monkeypatch.setattr(exercises.steps, "parts", found.parts)
+    assert exercises.main(["1", "2", "3"]) == 1
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"step 1: ZeroDivisionError: division by zero (line {lines.index('    return 1 / 0') + 1} of steps.py)"
+    assert second.startswith("step 2: SyntaxError") and f"line {lines.index('def wrong_sign(:') + 1})" in second
+    assert third.startswith("step 3: done")
 
 
 @pytest.mark.parametrize("causal", [False, True])

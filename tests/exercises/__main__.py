@@ -4,17 +4,40 @@ Checks the four steps of steps.py, or those that are named: python -m tests.exer
 It prints a line for each: what it shows, or what is missing or wrong. Exit status: 0 if all of these are done, else 1.
 """
 
+import re
 import sys
+import traceback
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import torch
 
 import analyze
-from tests.exercises import micro, steps
+from tests.exercises import micro
 
 close = partial(np.allclose, atol=1e-7)
+near = partial(np.allclose, rtol=1e-3, atol=1e-4)  # of float32, torch's default
+FILE = Path(__file__).with_name("steps.py")
+
+
+def read_steps(text):
+    """Returns what steps.py defines, a namespace, and {number of a step: its SyntaxError}. The other steps still run."""
+    names, wrong = {}, {}
+    first_line = 1
+    for part in re.split(r"^(?=# ---- Step )", text, flags=re.M):  # the imports, then the steps
+        number = re.match(r"# ---- Step (\d+)", part)
+        try:
+            exec(compile("\n" * (first_line - 1) + part, str(FILE), "exec"), names)  # with its own line numbers
+        except SyntaxError as e:
+            wrong[number[1] if number else "0"] = e
+        first_line += part.count("\n")
+    return SimpleNamespace(**names), wrong
+
+
+steps, syntax_errors = read_steps(FILE.read_text("utf-8"))
 
 
 def expect(is_right, otherwise):
@@ -30,9 +53,9 @@ def answer(name, *given):
 
 
 def step_1():
-    m = torch.randn(50, 50, dtype=torch.float64)
+    m = torch.randn(50, 50)
     s, n = answer("parts", m)
-    expect(close(s, s.T) and close(n, -n.T) and close(s + n, m), "S = S^T, N = -N^T and S + N = M must all be true.")
+    expect(near(s, s.T) and near(n, -n.T) and near(s + n, m), "S = S^T, N = -N^T and S + N = M must all be true.")
     for wanted in 1, 0.9, 0.3, 0, -0.5, -1:
         found = analyze.symmetry(answer("with_symmetry", wanted).double())
         expect(abs(found - wanted) < 1e-4, f"with_symmetry({wanted}) has a symmetry of {found:.3f}. The size of a S + "
@@ -41,12 +64,12 @@ def step_1():
 
 
 def step_2():
-    m = torch.randn(512, 512, dtype=torch.float64)
+    m = torch.randn(512, 512)
     m[:, 7] *= 4
     found, expected = answer("directionality", m), analyze.directionality(m)
-    expect(not close(found, analyze.directionality_eq17(m)), "Whole norms are added up, as in Eq. 17.")
-    expect(not close(found, -expected), "Rows and columns are exchanged: norm(dim=0) is of columns.")
-    expect(close(found, expected), f"A matrix with a heavy column scores {expected:.3f}, and not {found:.3f}.")
+    expect(not near(found, analyze.directionality_eq17(m)), "Whole norms are added up, as in Eq. 17.")
+    expect(not near(found, -expected), "Rows and columns are exchanged: norm(dim=0) is of columns.")
+    expect(near(found, expected), f"A matrix with a heavy column scores {expected:.3f}, and not {found:.3f}.")
     flat = answer("directionality", torch.eye(8))
     expect(flat == 0, f"In the identity nothing stands out, so the score is 0, and yours is {flat}.")
     m = answer("wrong_sign")
@@ -57,16 +80,16 @@ def step_2():
 
 
 def step_3():
-    x, targets = torch.randn(2, 7, 5, dtype=torch.float64)
-    m = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
+    x, targets = torch.randn(2, 7, 5)
+    m = torch.zeros(5, 5, requires_grad=True)
     (expected,) = torch.autograd.grad(steps.loss(m, x, targets), m)
     (both_sides,) = torch.autograd.grad(((x @ m @ x.T).softmax(-1) @ x - targets).square().sum() / 2, m)
     with torch.inference_mode():  # autograd is off
         found = answer("gradient_at_zero", x, targets)
-    expect(not close(found, expected.T), "Yours is transposed: queries are rows of M, keys are its columns.")
-    expect(not close(found, both_sides), "Yours is right for tokens that see both sides. Here token i sees i tokens, "
+    expect(not near(found, expected.T), "Yours is transposed: queries are rows of M, keys are its columns.")
+    expect(not near(found, both_sides), "Yours is right for tokens that see both sides. Here token i sees i tokens, "
            "if we count from 1: so what are its alpha, and which mean is x_j compared with?")
-    expect(close(found, expected), "Yours is not the gradient of autograd. It is a sum over pairs. What is beta_ij, "
+    expect(near(found, expected), "Yours is not the gradient of autograd. It is a sum over pairs. What is beta_ij, "
            "the gradient by a_ij? For each i they add up to 0.")
     heads = analyze.wqk(*answer("two_heads"))  # (2, C, C)
     of_heads, of_sum = analyze.symmetry(heads), analyze.symmetry(heads.sum(0))
@@ -121,9 +144,13 @@ def main(argv):
     status = 0
     for number in argv or STEPS:
         try:
+            if number in syntax_errors:
+                raise syntax_errors[number]
             print(f"step {number}: done. {STEPS[number]()}")
         except Exception as e:  # it is the student's code, which may raise whatever it likes
-            print(f"step {number}: {type(e).__name__}: {e}")
+            lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == str(FILE)]
+            where = f" (line {lines[-1]} of steps.py)" if lines else ""  # a SyntaxError says its line by itself
+            print(f"step {number}: {type(e).__name__}: {e}{where}")
             status = 1
     return status
 
