@@ -17,6 +17,8 @@ import analyze
 import train
 from config import command_line
 from data.runs import __main__ as runs
+from data.runs import front
+from data.runs.read import pool
 from data.text import prepare
 
 ROOT = Path(analyze.__file__).parent
@@ -63,10 +65,20 @@ def test_columns_over_time_are_those_of_the_authors_runs():
         assert cells == " | ".join(f"{median:.2f}" for median in expected)
 
 
+def test_the_picture_of_readme_has_a_line_for_each_seed_and_names_at_the_ends(tmp_path, drawn):
+    front.draw(pool([ROOT / "data/results/csv/columns.csv"]), tmp_path / "front.png")
+    [figure] = drawn
+    n_lines = [len(axis.lines) for axis in figure.axes]  # the zero, 8 seeds and their mean of both, chance of symmetry
+    assert n_lines == [1 + 18 + 1, 1 + 18 + 1, 1 + 18, 1 + 18]
+    names = [{text.get_text(): text.xy[1] for text in axis.texts} for axis in figure.axes]
+    assert all(of_axis["encoder"] > of_axis["decoder"] for of_axis in names)
+    assert names[0]["encoder"] > 3 * names[0]["chance"]
+
+
 SHORT = ["--max_iters=2", "--eval_interval=2", "--eval_iters=1", "--score_interval=2", "--compile=off"]
 NOT_HERE = (  # how lines begin that need a network, its corpus or a GPU, or that another test runs
     "python analyze.py --hf bert-base", "python data/wikipedia/prepare.py", "torchrun", "python -m data.runs out/plans",
-    "pip install", "pytest", "python tests/exercises/micro.py", "python -m config.plan")
+    "python -m data.runs.front", "pip install", "pytest", "python tests/exercises/micro.py", "python -m config.plan")
 PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main,
             "data.runs": runs.main, "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
 
