@@ -5,7 +5,7 @@ And what does it cost to impose one of them? With tie=same every W_k is the W_q 
 symmetric initialization, which training may leave. With tie=mirror the W_k of each of two heads is the W_q of the
 other.
 
-    python -m config.plan mirror | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan mirror --run
     python -m data.runs out/plans/mirror/* --plan config/plans/mirror.py --csv mirror.csv
 
 What we predict for the loss at the end: `learned_mirror` is below `learned` by 0.02 to 0.10 nats, and `learned_same` is

@@ -3,7 +3,7 @@ Does the mask make W_qk symmetric, and does it unmake it? A masked language mode
 sides, or with causal attention. Then the mask alone is switched, or not, and the training goes on for as long again.
 All fill in masked tokens, so nothing else changes: not the objective, not the data, not the loss.
 
-    python -m config.plan switch | xargs -r -P 2 -L 1 python train.py
+    python -m config.plan switch --run
     python -m data.runs out/plans/switch/* --plan config/plans/switch.py --csv switch.csv
 
 What we predict for the symmetry at the end, a median over the two layers. The mask makes it: `causal_both` ends between
