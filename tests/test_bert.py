@@ -1,8 +1,5 @@
 """data/export.py: a model that transformers opens, and what is not exported. Every test here needs BERT's block."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import BertForMaskedLM, BertLMHeadModel
@@ -37,10 +34,3 @@ def test_what_computes_something_else_is_not_exported_as_a_bert(switches, monkey
         monkeypatch.setattr("model.Block.forward", pre_norm)  # a block of a fork
     with pytest.raises(ConfigError, match="a Hugging Face BERT would compute something else"):
         export.to_bert(Transformer(ModelConfig(**CFG | switches)))
-
-
-def test_without_transformers_nothing_is_exported(finished, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    with pytest.raises(SystemExit, match="is not exported: .*transformers"):
-        export.main([finished.out_dir])
-    assert not Path(finished.out_dir, "bert").exists()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from transformers import BertConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from model import ModelConfig, Transformer, rotate, rows_at
+from model import ModelConfig, Transformer, rows_at
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
 POSITIONS = torch.tensor([[0, 5, 15], [14, 2, 2], [7, 8, 1]])  # of three sequences; any order
@@ -103,11 +103,9 @@ def test_logits_at_positions_are_those_rows_of_all_logits_and_a_loss_is_their_me
     torch.testing.assert_close(loss, expected[predicted].mean(), atol=1e-5, rtol=1e-5)
 
 
-def test_positions_of_a_wrong_word_or_without_pairs_of_dimensions_are_refused():
+def test_positions_of_a_wrong_word_are_refused():
     with pytest.raises(ValueError, match="positions = 'rotray', expected learned, rotary or untied"):
         Transformer(ModelConfig(**CFG, positions="rotray"))
-    with pytest.raises(RuntimeError, match="unflatten"):  # three dimensions are no pairs
-        rotate(torch.ones(1, 4, 5, 3), torch.arange(5)[None])
 
 
 def pre_norm(block, x, predict_at=None, p=None):
