@@ -89,8 +89,8 @@ def gradient_of_wqk(beta, x):
 
 def measure(model, batches):
     """
-    Returns the premise and the conclusion of Theorem 2.4 in each layer, (L,) each, over `batches` of one size. They are
-    taken in turns for the two halves. The first five are of single texts, and the others of means over all texts.
+    Returns the premise and the conclusion of Theorem 2.4 in each layer, (L,) each, over `batches` of one size. The
+    first five are of single texts, and the others of means over all texts.
     """
     found = [betas(model, *batch) for batch in batches]  # N batches
     gradients = torch.stack([gradient_of_wqk(beta, x) for beta, x in found], dim=1)  # (L, N, H, C, C)
@@ -115,10 +115,8 @@ def measure(model, batches):
         pairs=in_common(pairs, pairs.mT),
         beta=in_common(beta, beta.mT),  # of the mean of beta, by head and pair of positions
         beta_chance=torch.stack(of_orders).quantile(0.95, 0),
-        beta_halves=in_common(of_batches[:, ::2].sum(1), of_batches[:, 1::2].sum(1)),
         gradient=symmetry(gradient).mean(1),  # of the mean gradient of the W_qk of a head, mean over heads
         gradient_chance=multiply(gradient, torch.eye(gradient.shape[-1])).mean_symmetry().mean(1),
-        gradient_halves=in_common(gradients[:, ::2].sum(1), gradients[:, 1::2].sum(1)),
     )
 
 
@@ -147,7 +145,7 @@ def main():
                 of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T)).item()
                 found[layer, step].append([*map(float, numbers), of_wqk])
     of_texts = "median text", "texts > 0.2", "texts > 0.5", "same sign", "pairs"
-    of_means = "beta, in mean", "95 % by chance", "halves agree", "gradient", "by chance", "halves agree", "W_qk"
+    of_means = "beta, in mean", "95 % by chance", "gradient", "by chance", "W_qk"
     for columns, part in (of_texts, slice(0, 5)), (of_means, slice(5, None)):
         print("layer step", *[f"{column:>16}" for column in columns])
         for (layer, step), of_seeds in sorted(found.items()):

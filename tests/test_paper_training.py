@@ -17,8 +17,6 @@ from config import load
 from tests.lives import make_trainer
 from tests.paper import assert_mean, batch_of, betas, exact, float64, fresh, train_and_measure  # noqa: F401
 
-# ---- S1.4.1, S1.4.2: rows and columns, expected ------------------------------------------------------------------
-
 
 def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_rows_of_low_variance():
     """E|column k|^2 / E|row m|^2 = tr(Sigma) / (C Sigma_mm) (Eq. S53-S63); transposed of a prediction (S64-S67)."""
@@ -38,9 +36,6 @@ def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_
     # With the beta_i = delta_i . y of Prop. 2.2, every delta_i the first unit vector, column 1 has E y_1^4 = (2/3) 2^4.
     cols = torch.einsum("s,stc,sd->scd", y[:, 0], x, y).square().sum(1).mean(0)
     assert exact(cols[0] / cols[1], torch.tensor(1.5))  # and others have E y_1^2 E y_2^2 = (2/3)^2 2^4
-
-
-# ---- S1.4.3: how often a token is context, and how often predicted -----------------------------------------------
 
 
 def counts(joint, masked=False):
@@ -68,9 +63,6 @@ def test_prop_S1_10_counts_of_context_and_prediction_with_a_causal_mask_and_of_m
     other_c, other_p = counts(joint.flip(0, 1, 2, 3))  # of the token 0
     assert exact(mu_c + other_c, mu_p + other_p)
     assert exact(counts(joint, masked=True), 0.15 * 0.85 * 3 * p.sum() * torch.ones(2))
-
-
-# ---- S1.4.4: directionality --------------------------------------------------------------------------------------
 
 
 def test_eq_S99_S100_rows_and_columns_start_alike_but_not_with_the_moments_of_an_entry():
@@ -148,9 +140,6 @@ def test_thm_2_3_S1_12_and_cor_S1_13_rows_or_columns_dominate_as_the_errors_are_
     assert beyond == pytest.approx(list(map(int, shown[2:])), abs=15)
     if power == -2:  # now with 193 tokens in a text, of which 127 have more tokens after them than before
         assert directionality(first_gradient(power, True, late=192)).mean() > 0.1
-
-
-# ---- S1.4.5: symmetry --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("b_ij, b_ji", [(1, 1), (1, 0), (1, -0.5)])
