@@ -97,7 +97,7 @@ def test_run_json_is_made_anew_from_the_checkpoint_of_a_run_at_its_end(copied, t
     whole = replace(copied, out_dir=f"{copied.out_dir}_whole")
     shutil.copytree(copied.out_dir, whole.out_dir)
     resume(whole, max_iters=18)
-    in_processes((killed, replace(copied, max_iters=18), "data.runs.write.write_rows", 3))  # rows of begin, of 16, 18
+    in_processes((killed, replace(copied, max_iters=18), "data.runs.write.write_files", 3))  # of begin, of 16, 18
     alone = replace(copied, out_dir=str(tmp_path / "alone"), max_iters=18)
     Path(alone.out_dir).mkdir()
     shutil.copy(Path(copied.out_dir, "ckpt.pt"), alone.out_dir)

@@ -168,5 +168,5 @@ def checkpoint_to_resume(folder, run, device):
         require(there == here or is_longer, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
     if "origin" not in checkpoint:  # older code kept it in run.json alone
         run_json = folder / "run.json"
-        checkpoint["origin"] = as_texts(json.loads(run_json.read_text())["origin"]) if run_json.exists() else {}
+        checkpoint["origin"] = as_texts(json.loads(run_json.read_text("utf-8"))["origin"]) if run_json.exists() else {}
     return checkpoint
