@@ -83,7 +83,14 @@ class Part(NamedTuple):  # of a model
     model_type: str | None
     config: dict
     names: set  # of its tensors
-    rows: list  # none if the model_type is unknown
+
+    @property
+    def rows(self):
+        """Those of the table, none if the model_type is unknown, changed for a config without a latent of queries."""
+        rows = TABLE.get(self.model_type, [])
+        if rows and rows[0].form == "latent" and not pick(self.config, int, "q_lora_rank"):
+            return [rows[0]._replace(weights=["q_proj", *rows[0].weights[2:]])]  # instead of q_a_proj and q_b_proj
+        return rows
 
 
 def part_of(name, inner):
@@ -102,9 +109,9 @@ def part_of(name, inner):
 def find_parts(config, names):
     """Returns the parts of a model, from its config.json and the names of its tensors."""
     model_type = pick(config, str, "model_type")
-    rows = rows_of(model_type, config)
-    if not rows or rows[0].form != "parts":
-        return [Part("", model_type, config, names, rows)]
+    whole = Part("", model_type, config, names)
+    if not whole.rows or whole.rows[0].form != "parts":
+        return [whole]
     inner = {}  # {part: its config}
     for key, value in sorted(config.items()):
         part = re.sub("_config(_dict)?$", "", key)  # in early files of CLIP vision_config_dict, the later one, counts
@@ -114,29 +121,23 @@ def find_parts(config, names):
         inner["text"] = config  # GIT, and Qwen2-VL's first files
     if model_type == "paligemma":  # the image and the prompt see each other
         inner["text"] = {"use_bidirectional_attention": True, **inner.get("text", {})}
-    inside = {name: part_of(name, inner) for name in names}
+    names_of = defaultdict(set)  # {part: the names of its tensors}
+    for name in names:
+        names_of[part_of(name, inner)].add(name)
     parts = []
-    for part in [part for part in PARTS if part in inner]:
+    for part in sorted(inner, key=PARTS.index):
         its_type = part_type(model_type, part, inner[part])
-        its_names = {name for name in names if inside[name] == part}
-        parts.append(Part(part.removeprefix("text_"), its_type, inner[part], its_names, rows_of(its_type, inner[part])))
+        parts.append(Part(part.removeprefix("text_"), its_type, inner[part], names_of[part]))
     return parts
-
-
-def rows_of(model_type, config):
-    """Returns the rows of the table, changed for a config that has no latent for the queries."""
-    rows = TABLE.get(model_type, [])
-    if rows and rows[0].form == "latent" and not pick(config, int, "q_lora_rank"):
-        rows = [row._replace(weights=["q_proj", *row.weights[2:]]) for row in rows]  # instead of q_a_proj and q_b_proj
-    return rows
 
 
 def part_type(model_type, part, config):
     """Returns the model_type of a part: of its config, if it is in the table, or else clip_text_model or the like."""
-    own_type = pick(config, str, "model_type", default=model_type)
     made = f"{model_type}_{part}".replace("-", "_")
-    known = [name for name in (own_type, made, f"{made}_model") if name in TABLE and name != model_type]
-    return known[0] if known else made  # for the message that it is not known
+    for name in pick(config, str, "model_type"), made, f"{made}_model":
+        if name in TABLE and name != model_type:
+            return name
+    return made  # for the message that it is not known
 
 
 # ---- what a config.json says ---------------------------------------------------------------------------------------
@@ -172,8 +173,7 @@ def softmax_layers(config, n_layer):
 
     Of 8 layers full_attention_interval = 4 means 3 and 7; attn_layer_period = 4, attn_layer_offset = 1 mean 1 and 5.
     """
-    kinds = pick(config, list, *KINDS_OF_LAYERS, default=[])
-    kinds = kinds or list(pick(config, str, "hybrid_override_pattern", default=""))
+    kinds = pick(config, list, *KINDS_OF_LAYERS) or pick(config, str, "hybrid_override_pattern")
     if kinds:  # it may go on with layers that predict further tokens
         require(len(kinds) >= n_layer, f"config.json: fewer kinds than layers, {len(kinds)} for {n_layer}: correct it")
         return [i for i in range(n_layer) if kinds[i] not in NO_SOFTMAX]
@@ -195,16 +195,16 @@ def softmax_layers(config, n_layer):
 def mask_is_causal(row, config):
     """Returns whether no token sees a later one, or None if it is not known."""
     if row.mask == "both" and not row.stack:  # BERT as a decoder, XLM
-        return pick(config, bool, "is_decoder", default=False) or pick(config, bool, "causal", default=False)
+        return any(pick(config, bool, key) for key in ("is_decoder", "causal"))
     if row.mask != "causal":
         return None if row.mask == "unknown" else False
     # In Gemma 4 "all", or "vision", which is of images only. LFM2 and LLaMA say it in the name of their architecture,
     # as LlamaBiModel. Other classes have is_decoder = False by default, whatever their mask.
     is_changed = (config.get("use_bidirectional_attention") in (True, "all")
                   or re.search(r"Bi[A-Z]|Bidirectional|Encoder(?!Decoder)", str(config.get("architectures")))
-                  or pick(config, bool, "bidirectional", default=False)
-                  or not pick(config, bool, "is_causal", default=True)
-                  or row.model_type == "llama" and not pick(config, bool, "is_decoder", default=True))
+                  or pick(config, bool, "bidirectional")
+                  or pick(config, bool, "is_causal") is False
+                  or row.model_type == "llama" and pick(config, bool, "is_decoder") is False)
     return None if is_changed else True  # None: it was first trained as a causal model, and then not
 
 
