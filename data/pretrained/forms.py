@@ -11,28 +11,28 @@ import torch
 from .architectures import pick
 
 
+def split(weight, n, sizes):
+    """(n D, C) -> (n, D, C)."""
+    return weight.unflatten(0, (n, sizes.head_dim or weight.shape[1] // sizes.n_head))
+
+
 def separate(weights, sizes, config):
     """q (H D, C) and k (Hkv D, C). The shape of k tells how many key heads there are, if the config does not."""
     q, k = weights
-    head_dim = sizes.head_dim or q.shape[1] // sizes.n_head
-    return q.unflatten(0, (sizes.n_head, head_dim)), k.unflatten(0, (sizes.n_kv_head or -1, head_dim))
+    return split(q, sizes.n_head, sizes), split(k, sizes.n_kv_head or -1, sizes)
 
 
 def gated(weights, sizes, config):
     """q and the gate of the output, head by head (2 H D, C), and k (Hkv D, C)."""
     q_and_gate, k = weights
-    q = q_and_gate.unflatten(0, (sizes.n_head, 2, -1))[:, 0].flatten(0, 1)
-    return separate([q, k], sizes, config)
+    return split(q_and_gate, 2 * sizes.n_head, sizes)[::2], split(k, sizes.n_kv_head or -1, sizes)
 
 
 def blocks(weights, sizes, config, n_beside=2):
     """[q; k; v] ((H + 2 Hkv) D, C): all queries, all keys, all values."""
-    [qkv] = weights
-    n_head = sizes.n_head
-    n_kv_head = sizes.n_kv_head or n_head
-    head_dim = sizes.head_dim or qkv.shape[1] // n_head
-    heads = qkv.unflatten(0, (n_head + n_beside * n_kv_head, head_dim))
-    return heads[:n_head], heads[n_head : n_head + n_kv_head]
+    n_kv_head = sizes.n_kv_head or sizes.n_head
+    heads = split(weights[0], sizes.n_head + n_beside * n_kv_head, sizes)
+    return heads[: sizes.n_head], heads[sizes.n_head : sizes.n_head + n_kv_head]
 
 
 def conv1d(weights, sizes, config):
@@ -42,11 +42,9 @@ def conv1d(weights, sizes, config):
 
 def grouped(weights, sizes, config):
     """For each key head [q_1; ...; q_G; k; v] (Hkv (G + 2) D, C), G = H / Hkv. If G = 1, [q; k; v] head by head."""
-    [qkv] = weights
     n_kv_head = sizes.n_kv_head or sizes.n_head
     group = sizes.n_head // n_kv_head
-    head_dim = sizes.head_dim or qkv.shape[1] // sizes.n_head
-    heads = qkv.unflatten(0, (n_kv_head, group + 2, head_dim))
+    heads = split(weights[0], n_kv_head * (group + 2), sizes).unflatten(0, (n_kv_head, -1))
     return heads[:, :group].flatten(0, 1), heads[:, group]
 
 
@@ -68,16 +66,12 @@ def latent(weights, sizes, config):
     W_k,h = [K_b,h A; R]
     """
     *q_weights, kv_a, kv_b = [weight.float() for weight in weights]
-    nope = pick(config, int, "qk_nope_head_dim", default=0)
-    rope = pick(config, int, "qk_rope_head_dim", default=0)
-    v = pick(config, int, "v_head_dim", default=0)
-    r_kv = pick(config, int, "kv_lora_rank", default=0)
-
+    keys = "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"
+    nope, rope, v, r_kv = [pick(config, int, key, default=0) for key in keys]
     q = q_weights[0]  # (H (nope + rope), C); or Q_a (r_q, C)
     if len(q_weights) == 2:
         q = q_weights[1] @ q_weights[0]  # Q_b (H (nope + rope), r_q)
     q = q.unflatten(0, (sizes.n_head, nope + rope))
-
     a, r = kv_a.split([r_kv, rope])  # (r_kv, C), (rope, C)
     k_b = kv_b.unflatten(0, (sizes.n_head, nope + v))[:, :nope]  # (H, nope, r_kv)
     k = torch.cat([k_b @ a, r.expand(sizes.n_head, -1, -1)], 1)  # (H, nope + rope, C)
