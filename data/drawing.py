@@ -82,6 +82,10 @@ def put_steps(axis):
 
 def styles(causal_of):
     """Returns {name: dict(color, ls)}, the style of its line. causal_of: {name: causal}"""
-    others = itertools.cycle([dict(color=colour, ls=dash) for dash in DASHES for colour in OTHERS])
-    first = {False: dict(color=ENCODER, ls="-"), True: dict(color=DECODER, ls="-")}  # by causal
-    return {name: first.pop(causal, None) or next(others) for name, causal in causal_of.items()}
+    others = itertools.cycle(itertools.product(DASHES, OTHERS))
+    first = {False: ("-", ENCODER), True: ("-", DECODER)}  # by causal
+    found = {}
+    for name, causal in causal_of.items():
+        dashes, colour = first.pop(causal, None) or next(others)
+        found[name] = dict(color=colour, ls=dashes)
+    return found

@@ -18,7 +18,7 @@ import train
 from config import command_line
 from data.runs import __main__ as runs
 from data.runs import front
-from data.runs.read import pool
+from data.runs.kept import pool
 from data.text import prepare
 
 ROOT = Path(analyze.__file__).parent

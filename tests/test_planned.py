@@ -10,7 +10,7 @@ import pytest
 from config import ROOT, load
 from config.plan import main, read_plan
 from data.runs.__main__ import require_runs_of
-from data.runs.read import pool
+from data.runs.kept import pool
 from tests.test_runs import printed, run, write_run
 
 

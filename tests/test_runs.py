@@ -16,7 +16,7 @@ import pytest
 from config import load
 from data.drawing import DECODER, ENCODER
 from data.runs import __main__ as command
-from data.runs import read, statistics
+from data.runs import kept, read, statistics
 
 STEPS = np.arange(0, 1100, 100)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
@@ -145,7 +145,7 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
     runs_of_a = [write_run(tmp_path / f"a-{seed}", seed=seed, commit=f"c{seed}") for seed in (1, 2)]
     assert not run(*runs_of_a, write_run(tmp_path / "b-1", init="skew"), "--csv", path)
     assert not run(path, write_run(tmp_path / "a-3", seed=3, commit="c3"), "--csv", path)
-    assert [arm.config["commit"] for arm in read.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
+    assert [arm.config["commit"] for arm in kept.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
 
 @pytest.mark.parametrize("argv, words", [

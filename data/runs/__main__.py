@@ -14,7 +14,7 @@ from pathlib import Path
 from config import ROOT, ConfigError, differing_keys, may_differ, require
 from config.plan import STEPS_TO, read_plan
 from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, steps_table, tests_table
-from data.runs.read import is_kept, pool, write_comparison
+from data.runs.kept import is_kept, pool, write_comparison
 
 
 def report_runs(args):
@@ -39,10 +39,10 @@ def report_runs(args):
         write_comparison(args.csv, arms)
     arms, time = at_one_time(arms)
     if args.plot:
-        from data.runs import curves  # and matplotlib with it
+        from data.runs import plots  # and matplotlib with it
 
-        curves.plot_arms(arms, args.plot, [measure for measure, *_ in planned if is_plain], args.measure,
-                         args.title)
+        measures = [measure for measure, *_ in planned if is_plain]
+        plots.plot_arms(arms, args.plot, measures, args.measure, args.title)
     print_tables([table_of(args, arms, time, is_plain, tests), *tests])
 
 
@@ -68,7 +68,7 @@ def print_tables(tables):
     columns = {}  # each once
     for table in tables:
         columns |= dict.fromkeys(table)
-    print(*(f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND), sep="\n", flush=True)
+    print(*[f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND], sep="\n")
 
 
 def unfinished(arms):
@@ -85,8 +85,8 @@ def at_one_time(arms):
     """Returns the runs, cut at their last common step if one has not finished, and when that is, in words."""
     if not unfinished(arms):
         return arms, "at the end"
-    steps_of = [set(arm.curves(measure).dropna().index) for arm in arms.values() for measure in ("loss", "symmetry")]
-    step = max(set.intersection(*steps_of))  # all have step 0
+    steps = set.intersection(*[arm.common_steps() for arm in arms.values()])
+    step = max(steps)  # all have step 0
     print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(unfinished(arms))}")
     cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
     return cut, f"at step {step:,}"

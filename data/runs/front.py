@@ -6,7 +6,8 @@ Draws the picture of the front page: both scores in training, every seed a thin 
 
 from config import ROOT
 from data.drawing import DECODER, ENCODER, figure, put_steps, put_titles, put_zero
-from data.runs.read import pool
+from data.runs.kept import pool
+from data.runs.plots import draw_seeds, put_name
 
 TITLE = ("With positions added to the tokens, encoders turn symmetric, and in decoders\n"
          "a few columns dominate. With rotary positions, we see neither.")
@@ -24,27 +25,14 @@ def draw(arms, path):
             for axis, (encoder, decoder) in zip(row, COLUMNS.values()):
                 put_zero(axis)
                 put_steps(axis)
-                encoders, decoders = [arms[name].curves(score) for name in (encoder, decoder)]  # (S, seeds) each
-                draw_seeds(axis, encoders, "encoder", ENCODER, "bottom")  # it ends above the decoder in every panel
-                draw_seeds(axis, decoders, "decoder", DECODER, "top")
-                if score == "symmetry":
-                    chance = arms[encoder].curves("chance").mean(axis="columns")
-                    axis.plot(chance, "--", color="0.4", lw=1.2)
+                # The mean of the encoder ends above that of the decoder in every panel.
+                draw_seeds(axis, arms[encoder].curves(score), "encoder", True, color=ENCODER, lw=2.4)
+                draw_seeds(axis, arms[decoder].curves(score), "decoder", True, side="top", color=DECODER, lw=2.4)
+        for axis, (encoder, _) in zip(axes[0], COLUMNS.values()):
+            chance = arms[encoder].curves("chance").mean(axis="columns")
+            axis.plot(chance, "--", color="0.4", lw=1.2)
         put_name(axes[0, 0], arms["learned"].curves("chance").mean(axis="columns"), "chance", "0.4", "center")
         axes[0, 0].set_ylim(-0.15, 0.7)  # of the rotary encoders a few seeds were above, early
-
-
-def draw_seeds(axis, curves, name, colour, side):
-    """Draws a line for each seed, their mean, and its name at its end. side: of the mean, as for put_name."""
-    axis.plot(curves, color=colour, lw=0.6, alpha=0.35)
-    mean = curves.mean(axis="columns")
-    axis.plot(mean, color=colour, lw=2.4)
-    put_name(axis, mean, name, colour, side)
-
-
-def put_name(axis, curve, name, colour, side):
-    """Writes a name at the end of a curve. side: what of the text is at this height, bottom, top or center."""
-    axis.annotate(name, (curve.index[-1], curve.iloc[-1]), (3, 0), textcoords="offset points", color=colour, va=side)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,4 @@
-"""
-Reads runs of train.py, from their folders or from the file of a comparison, and writes such files.
-
-One small CSV file keeps all runs of a comparison, with all that its tables and figures show:
-
-    # config {"n_layer": 2, ...}            what all arms share
-    # config of symmetric {"init": ...}     what is special to one of them
-    arm,seed,step,train_loss,val_loss,...   then one row for every step of a run that has a loss, or scores, or both
-"""
+"""Reads a run of train.py from its folder, and one row per step from its rows."""
 
 import json
 import re
@@ -15,11 +7,9 @@ from typing import NamedTuple
 
 import pandas
 
-from config import as_now, differing_keys, may_differ, require
-from data.atomic import replacing
+from config import as_now, require
 from data.runs.write import as_texts
 
-ORIGIN = "commit", "python", "torch", "device_name"  # of steps; only older runs have python
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -43,6 +33,10 @@ class Runs(NamedTuple):
     def curves(self, measure):
         """Returns a measure at those steps that have it: a DataFrame (S, seeds), or an empty one."""
         return self.values(measure).unstack("seed").dropna(how="all")
+
+    def common_steps(self):
+        """Returns the steps at which all seeds have both a loss and scores, a set."""
+        return {*self.curves("loss").dropna().index} & {*self.curves("symmetry").dropna().index}
 
     def at_end(self, measure):
         """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
@@ -95,67 +89,3 @@ def read_run(folder):
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
     config |= as_texts(run["origin"])
     return Runs(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config, folder), table)
-
-
-# ---- the file of a comparison ------------------------------------------------------------------------------------
-
-
-def write_comparison(path, arms):
-    """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run, or a step of one."""
-    table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
-    for name in arms:
-        require(not re.search("[#,\n]", name), f"{name!r} is no name for a CSV file: rename its folders")
-    for old in read_comparison(path) if Path(path).exists() else []:
-        rows = set(arms[old.name].table.index) if old.name in arms else set()  # (seed, step)
-        require(rows.issuperset(old.table.index), f"{path} would lose runs of {old.name}, or steps of them: give "
-                "another --csv")
-        for key in differing_keys([old.config, arms[old.name].config]):
-            require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another --csv")
-    configs = [{key: value for key, value in arm.config.items() if is_kept(key)} for arm in arms.values()]
-    special = differing_keys(configs)
-    lines = [f"# config {json.dumps({key: value for key, value in configs[0].items() if key not in special})}"]
-    for name, config in zip(arms, configs):
-        keys = {key: value for key, value in config.items() if key in special}
-        lines.append(f"# config of {name} {json.dumps(keys)}")
-    rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join([*lines, rows]), encoding="utf-8", newline="\n")
-
-
-def is_kept(key):
-    """Returns whether the file of a comparison has this key of its runs."""
-    return key != "seed" and not may_differ(key, "how")
-
-
-def read_comparison(path):
-    """Returns the arms, a list of Runs, in a file of write_comparison. Raises ConfigError if it is none."""
-    require(Path(path).exists(), f"there is no file or folder {path}")
-    comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text("utf-8"), re.MULTILINE)
-    configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
-    require("" in configs, f"{path} is no comparison: it has no line # config {{...}}")
-    # An arm may be called null, which pandas would read as nan.
-    rows = pandas.read_csv(path, comment="#", dtype=dict(arm=str), na_values=[""], keep_default_na=False)
-    tables = rows.set_index(["seed", "step"]).groupby("arm", sort=False)
-    return [Runs(name, as_now(configs[""] | configs[name], path), table.drop(columns="arm")) for name, table in tables]
-
-
-# ---- several of both ---------------------------------------------------------------------------------------------
-
-
-def pool(paths):
-    """Returns {name: Runs}, of folders of runs and of files of comparisons."""
-    arms = {}
-    for path in paths:
-        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
-            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
-    return arms
-
-
-def add_runs(arm, more):
-    """Returns the Runs of both. Raises ConfigError if they are not of one setting."""
-    for key in differing_keys([arm.config, more.config]):
-        require(may_differ(key, "setting"), f"two runs called {arm.name} differ in {key}")
-    for seed in more.seeds():
-        require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
-    origin = {key: sorted({*arm.config[key], *more.config.get(key, [])}) for key in ORIGIN if key in arm.config}
-    return Runs(arm.name, arm.config | origin, pandas.concat([arm.table, more.table]))

@@ -13,7 +13,6 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
 
 import hashlib
 import json
-import math
 import subprocess
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from data.wqk import multiply, parts_of_symmetry
 
 def score_rows(step, matrix, n_heads, new, previous, scores):
     """
-    Returns the rows of scores.csv at one step, each {column: a number}, nan for none. Column `head` is "" for a layer.
+    Returns the rows of scores.csv at one step, each {column: a number}. Column `head` is "" for a layer.
 
     matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: W_q and W_k of all layers,
     (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of analyze.py.
@@ -46,9 +45,7 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
         scored = score_heads(*whole, scores) + score_heads(*heads, scores)
         for head, row in zip(["", *range(n_head)], scored, strict=True):
             rows.append(dict(step=step, matrix=matrix, layer=layer, head=head) | row)
-        parts = parts_of_symmetry(*heads[:2])
-        for row in rows[-1 - n_head :]:  # of a layer, and empty cells of its heads
-            row |= parts if row["head"] == "" else dict.fromkeys(parts, math.nan)
+        rows[-1 - n_head] |= parts_of_symmetry(*heads[:2])  # of the whole layer; its heads have empty cells
     return rows
 
 
