@@ -55,7 +55,7 @@ def of_run(folder, layer):
 
 def draw(folders, layer, path, farthest=8):
     """Draws a panel for each run, with a line for each head, up to the farthest offset."""
-    with figure(path, 1, len(folders), title=f"Mean logit by offset, layer {layer}", sharey=True) as axes:
+    with figure(path, 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
         put_titles(axes.flat, [folder.rstrip("/").split("/")[-1].replace("_", " ") for folder in folders])
         for axis, folder in zip(axes.flat, folders):
             logits = of_run(folder, layer)  # (H, 2 T - 1)
@@ -64,7 +64,8 @@ def draw(folders, layer, path, farthest=8):
             for head, of_head in enumerate(logits[:, T - 1 - n : T + n]):
                 axis.plot(range(-n, n + 1), of_head, label=f"head {head}")
             put_zero(axis)
-            axis.set(xlabel="offset of key from query [tokens]", ylabel="logit, less its mean over keys")
+            axis.set_xlabel("key - query [tokens]")
+        axes[0, 0].set_ylabel("logit, less its mean over keys")
         put_legend(axes.flat)
 
 
