@@ -62,6 +62,7 @@ def tied(tie, causal=False):
     return model
 
 
+@pytest.mark.bert_block
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tie", ["same", "mirror"])
 def test_tied_keys_are_those_of_a_bert_whose_key_weights_are_the_query_weights_of_the_partner(tie, causal):
@@ -109,6 +110,7 @@ def test_what_cannot_be_tied_is_refused(keys, words):
 # ---- heads by offset ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.bert_block  # with a softmax
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_logits_by_offset_are_those_from_which_softmax_makes_the_attention(causal):
     """By way of the attention itself: with values that are one-hot vectors of the keys, it gives its own weights."""
