@@ -107,29 +107,11 @@ def multiply(w_q, w_k):
     return Whole(w_q, w_k, w_q @ w_k.mT)
 
 
-def parts_of_symmetry(w_q, w_k):
-    """
-    Returns what the symmetry of a layer is made of, {name: a number}. w_q, w_k (H, C, D): of each head, a key head once
-    for every query head that uses it.
-
-    W_h = W_q,h W_k,h^T = S_h + A_h has a symmetric and a skew part. With the product <A, B> = tr(A^T B) of matrices
-
-        symmetry = own_heads + shared + mirror
-        own_heads = sum over h of <W_h, W_h^T> / |W|^2             what each head has by itself
-        shared    = sum over h != g of <S_h, S_g> / |W|^2          heads have a symmetric part in common
-        mirror    = - sum over h != g of <A_h, A_g> / |W|^2        one head is like the transpose of another
-    """
-    straight, turned = head_products(w_q, w_k)  # (H, H) each
-    symmetric, skew = (straight + turned) / 2, (straight - turned) / 2  # <S_h, S_g> and <A_h, A_g>
-    energy = straight.sum()  # |W|^2
-    own = turned.trace()
-    shared = symmetric.sum() - symmetric.trace()
-    mirror = skew.trace() - skew.sum()
-    return dict(own_heads=(own / energy).item(), shared=(shared / energy).item(), mirror=(mirror / energy).item())
-
-
 def head_products(w_q, w_k):
-    """Returns <W_h, W_g> and <W_h, W_g^T> of every two heads, (H, H) each, from their factors (H, C, D)."""
+    """
+    Returns <W_h, W_g> and <W_h, W_g^T> of every two heads, (H, H) each. w_q, w_k (H, C, D): of each head, a key head
+    once for every query head that uses it. <A, B> = tr(A^T B), and all W are scaled by one number.
+    """
     dtype = torch.float64 if w_q.shape[1] <= 1024 else torch.float32  # of which parts keep five digits
     w_q, w_k = near_one(w_q, (-3, -2, -1)).to(dtype), near_one(w_k, (-3, -2, -1)).to(dtype)
     straight, turned = [], []
@@ -139,28 +121,47 @@ def head_products(w_q, w_k):
     return torch.stack(straight), torch.stack(turned)
 
 
-def mirrored_heads(w_q, w_k):
+def parts_of_symmetry(straight, turned):
+    """
+    Returns what the symmetry of a layer is made of, {name: a number}, from the head_products of its H heads.
+
+    W_h = W_q,h W_k,h^T = S_h + A_h has a symmetric and a skew part, and W is the sum of all W_h:
+
+        symmetry = own_heads + shared + mirror
+        own_heads = sum over h of <W_h, W_h^T> / |W|^2             what each head has by itself
+        shared    = sum over h != g of <S_h, S_g> / |W|^2          heads have a symmetric part in common
+        mirror    = - sum over h != g of <A_h, A_g> / |W|^2        one head is like the transpose of another
+    """
+    symmetric, skew = (straight + turned) / 2, (straight - turned) / 2  # <S_h, S_g> and <A_h, A_g>
+    energy = straight.sum()  # |W|^2
+    own = turned.trace()
+    shared = symmetric.sum() - symmetric.trace()
+    mirror = skew.trace() - skew.sum()
+    return dict(own_heads=(own / energy).item(), shared=(shared / energy).item(), mirror=(mirror / energy).item())
+
+
+def mirrored_heads(w_q, w_k, straight, turned):
     """
     Returns for each head {name: value}: the head whose transpose it is most like (partner), the cosine of its W_qk with
     that transpose, and with the W_qk of the partner itself. {} for a head without a partner beyond what chance gives.
-    w_q, w_k (H, C, D) as above.
+    straight, turned: the head_products of w_q and w_k.
     """
     w_q, w_k = near_one(w_q, (-3, -2, -1)), near_one(w_k, (-3, -2, -1))
-    straight, turned = head_products(w_q, w_k)  # (H, H) each
     norms = straight.diagonal().sqrt()
     cosines = turned / (norms[:, None] * norms)  # of W_h and W_g^T
     cosines.fill_diagonal_(-torch.inf)
-    # By chance a cosine is 0, with the deviation |W_h W_g| |W_g W_h| / (|W_h|^2 |W_g|^2). The best one of H - 1 is below
-    # this many deviations in 95 of 100 cases, if they are normal.
+    # By chance a cosine is 0, with the deviation |W_h W_g| |W_g W_h| / (|W_h|^2 |W_g|^2). The best one of H - 1 is
+    # below this many deviations in 95 of 100 cases, if they are normal.
     deviations = torch.special.ndtri(torch.tensor(0.95) ** (1 / max(1, len(w_q) - 1)))
-    gram_q, gram_k = in_float64(w_q.mT @ w_q), in_float64(w_k.mT @ w_k)  # (H, D, D) each
+    gram_q, gram_k = w_q.mT @ w_q, w_k.mT @ w_k  # (H, D, D) each
     heads = []
     for h, g in enumerate(cosines.argmax(1).tolist()):
         products = []  # |W_h W_g|^2 and |W_g W_h|^2
         for left, right in (h, g), (g, h):
-            kq = in_float64(w_k[left].mT @ w_q[right])  # (D, D)
+            kq = w_k[left].mT @ w_q[right]  # (D, D)
             products.append((gram_q[left] @ kq @ gram_k[right] * kq).sum())
-        chance = (products[0] * products[1]).sqrt() / (straight[h, h] * straight[g, g])
+        energies = [(gram_q[i] * gram_k[i]).sum() for i in (h, g)]  # |W_h|^2 and |W_g|^2
+        chance = (products[0] * products[1]).sqrt() / (energies[0] * energies[1])
         is_beyond = cosines[h, g] > deviations * chance
         equals = straight[h, g] / (norms[h] * norms[g])
         heads.append(dict(partner=g, mirrors=cosines[h, g].item(), equals=equals.item()) if is_beyond else {})

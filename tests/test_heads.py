@@ -9,11 +9,15 @@ import analyze
 from config import ConfigError, load
 from data.export import to_bert
 from data.runs.offsets import offset_logits
-from data.wqk import mirrored_heads, parts_of_symmetry
+from data.wqk import head_products, mirrored_heads, parts_of_symmetry
 from model import ModelConfig, Transformer
 from tests.lives import checkpoint, run, scores
 
 C, D = 12, 3
+
+
+def parts_of(w_q, w_k):
+    return parts_of_symmetry(*head_products(w_q, w_k))
 
 
 def split(a):
@@ -29,18 +33,18 @@ def factors(*heads):
 @pytest.mark.parametrize("size", [1.0, 1e-30])
 def test_two_heads_that_are_transposes_of_each_other_mirror_and_two_equal_symmetric_ones_share(size):
     symmetric, skew = split(size * torch.randn(C, C, dtype=torch.float64))
-    only_skew = parts_of_symmetry(*factors(symmetric + skew, symmetric - skew))
+    only_skew = parts_of(*factors(symmetric + skew, symmetric - skew))
     energy = 4 * symmetric.norm() ** 2  # of their sum, 2 S
     expected = dict(own_heads=2 * (symmetric.norm() ** 2 - skew.norm() ** 2) / energy, shared=0.5,
                     mirror=2 * skew.norm() ** 2 / energy)
     assert only_skew == pytest.approx({name: float(part) for name, part in expected.items()})
-    assert parts_of_symmetry(*factors(symmetric, symmetric)) == pytest.approx(dict(own_heads=0.5, shared=0.5, mirror=0))
-    assert parts_of_symmetry(*factors(skew, skew)) == pytest.approx(dict(own_heads=-0.5, shared=0, mirror=-0.5))
+    assert parts_of(*factors(symmetric, symmetric)) == pytest.approx(dict(own_heads=0.5, shared=0.5, mirror=0))
+    assert parts_of(*factors(skew, skew)) == pytest.approx(dict(own_heads=-0.5, shared=0, mirror=-0.5))
 
 
 def test_the_parts_of_grouped_keys_are_those_of_their_matrices_and_add_up_to_the_symmetry():
     w_q, w_k = torch.randn(6, C, D, dtype=torch.float64), torch.randn(2, C, D, dtype=torch.float64)
-    found = parts_of_symmetry(w_q, w_k.repeat_interleave(3, 0))
+    found = parts_of(w_q, w_k.repeat_interleave(3, 0))
     heads = [w_q[h] @ w_k[h // 3].mT for h in range(6)]
     whole = sum(heads)
     parts = [split(m) for m in heads]
@@ -137,7 +141,7 @@ def test_the_logits_by_offset_are_those_from_which_softmax_makes_the_attention(c
 def test_the_partner_of_a_head_is_the_one_whose_transpose_it_is():
     w_q, w_k = torch.randn(2, 6, 40, 4)
     w_q[3], w_k[3] = w_k[1] + 0.3 * torch.randn(40, 4), w_q[1]  # W_3 is about the transpose of W_1
-    heads = mirrored_heads(w_q, w_k)
+    heads = mirrored_heads(w_q, w_k, *head_products(w_q, w_k))
     assert [head.get("partner") for head in heads] == [None, 3, None, 1, None, None]
     w_1, w_3 = w_q[1] @ w_k[1].mT, w_q[3] @ w_k[3].mT
     for cosine, m in ("mirrors", w_3.mT), ("equals", w_3):
@@ -151,6 +155,6 @@ def test_of_independent_heads_five_in_a_hundred_have_a_partner_by_chance():
     n_found = 0
     for _ in range(60):
         w_q, w_k = common @ torch.randn(2, 8, 30, 5)
-        n_found += sum(head != {} for head in mirrored_heads(w_q, w_k))
+        n_found += sum(head != {} for head in mirrored_heads(w_q, w_k, *head_products(w_q, w_k)))
     assert 5 < n_found < 48  # of 480; 24 are expected
-    assert mirrored_heads(w_q[:1], w_k[:1]) == [{}]
+    assert mirrored_heads(w_q[:1], w_k[:1], *head_products(w_q[:1], w_k[:1])) == [{}]

@@ -65,6 +65,7 @@ def draw(folders, layer, path, farthest=8):
                 axis.plot(range(-n, n + 1), of_head, label=f"head {head}")
             put_zero(axis)
             axis.set_xlabel("key - query [tokens]")
+            axis.locator_params(axis="x", integer=True)
         axes[0, 0].set_ylabel("logit, less its mean over keys")
         put_legend(axes.flat)
 

@@ -21,7 +21,7 @@ import torch
 
 from config import ROOT, as_now, may_differ, require
 from data.atomic import replacing, write_json
-from data.wqk import multiply, parts_of_symmetry
+from data.wqk import head_products, multiply, parts_of_symmetry
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,8 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
         scored = score_heads(*whole, scores) + score_heads(*heads, scores)
         for head, row in zip(["", *range(n_head)], scored, strict=True):
             rows.append(dict(step=step, matrix=matrix, layer=layer, head=head) | row)
-        rows[-1 - n_head] |= parts_of_symmetry(*heads[:2])  # of the whole layer; its heads have empty cells
+        # The whole layer has parts, and its heads have empty cells.
+        rows[-1 - n_head] |= parts_of_symmetry(*head_products(*heads[:2]))
     return rows
 
 
