@@ -114,7 +114,6 @@ class TrainConfig:
         require(self.mask_share + self.random_share <= 1, "mask_share + random_share is more than 1")
         require(self.predicts_next or round(self.mlm_probability * self.block_size) > 0,
                 f"mlm_probability = {self.mlm_probability} masks no token of a sequence")
-
         require(self.tie != "mirror" or self.n_head % 2 == 0,
                 f"tie = 'mirror' with n_head = {self.n_head}, expected pairs of heads")
         require(self.tie == "none" or self.positions != "untied", "tie: W_q and W_k of untied positions are not tied")
@@ -145,7 +144,8 @@ KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of fi
 MAY_DIFFER = {
     ("out_dir", "init_from", "device", "threads", "compile", "deterministic"): "how run setting task",
     ("micro_batch_size",): "how setting task",  # each micro-batch has random numbers of its own
-    ("data_dir", "parent"): "run setting task",  # of a run the SHA-256 of their files may not
+    ("data_dir",): "run setting task",  # the SHA-256 of its files may not
+    ("parent",): "run task",  # the SHA-256 of its weights may not; runs of a setting have parents of one setting
     ("seed", "commit", "python", "torch", "device_name"): "setting task",  # the last four say where a run comes from
     ("score_interval",): "run task",
     ("eval_interval",): "run",

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from config import load
+from config import ConfigError, load
 from config.plan import main
+from data.runs.kept import pool
 from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, make_trainer, refusal, result, resume, run
+from tests.test_runs import write_run
 
 
 def test_a_child_begins_with_the_last_weights_of_its_parent_and_with_nothing_else_of_it(finished, cfg):
@@ -67,3 +69,12 @@ def test_a_plan_prints_all_parents_before_the_first_child_and_names_their_folder
         path.write_text(text + wrong)
         with pytest.raises(SystemExit, match="expected another one of"):
             main([str(path)])
+
+
+def test_runs_whose_parents_are_of_two_settings_are_not_one_setting(tmp_path):
+    first = write_run(tmp_path / "child-1", parent="out/both-1")
+    again = write_run(tmp_path / "child-2", seed=2, parent="elsewhere/both-2")
+    other = write_run(tmp_path / "child-3", seed=3, parent="out/causal-3")
+    assert list(pool([first, again])["child"].seeds()) == [1, 2]
+    with pytest.raises(ConfigError, match="two runs called child differ in parent"):
+        pool([first, other])

@@ -48,12 +48,11 @@ def report_runs(args):
 
 def table_of(args, arms, time, is_plain, tests):
     """Returns the table that a command line asks for. time: when all runs are shown, in words."""
-    measure = args.measure or "loss"
-    if is_plain and tests:  # which have the differences
-        measure = tests[0]["measure"].iloc[0]
+    is_planned = is_plain and tests != []  # the tests have the differences
+    measure = tests[0]["measure"].iloc[0] if is_planned else args.measure or "loss"
     if measure.startswith(STEPS_TO):
         return steps_table(arms, measure)
-    if is_plain and tests:
+    if is_planned:
         return arms_table(arms, "loss")
     has_pairs = any(len(arm.seeds()) > 1 for arm in arms.values())
     if args.by_layer or (is_plain and not has_pairs):  # single runs can be looked at, and not compared in pairs
@@ -109,7 +108,7 @@ def require_runs_of(plan, arms):
         for key in differing_keys([expected, arm.config]):
             of_corpus = key in ("tokenizer", "sha256", "n_params")  # no plan names these three
             is_auto = key == "dtype" and expected[key] == "auto"  # the device decides
-            is_free = of_corpus or is_auto or (may_differ(key, "setting") and key != "parent")
+            is_free = of_corpus or is_auto or may_differ(key, "setting")
             there, here = expected.get(key), arm.config.get(key)
             require(is_free, f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
             if key in expected and may_differ(key, "setting") and is_kept(key):

@@ -75,7 +75,7 @@ def read_run(folder):
     run = json.loads((folder / "run.json").read_text("utf-8"))
     sha256 = " ".join(run["data"]["sha256"].values())  # of both splits
     config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=sha256, n_params=run["n_params"])
-    if config.get("parent"):  # of each seed another run, of one arm
+    if config.get("parent"):  # of each seed another run: out/plans/switch/both-301 is one of both
         config["parent"] = re.sub(r"-\d+$", "", Path(config["parent"]).name)
     if len(run.get("lengths", [])) > 1:  # made longer on the way: its learning rate is not that of one run
         config["lengths"] = run["lengths"]
