@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import glob
 import json
 import os
 import sys
@@ -21,8 +20,6 @@ def replacing(path):
     if path.exists() and not path.is_file():  # such as /dev/null, in whose place root could put a file
         raise OSError(f"{path} is no file, so it is not replaced by one")
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):  # by a program that was killed
-        left.unlink(missing_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
     try:
         yield temporary
@@ -50,4 +47,6 @@ def locked(folder, wait=False):
             is_mine = True
         if not is_mine:
             raise OSError(f"{folder}: another program is writing there: wait for it, or set --out_dir")
+        for left in Path(folder).glob("*.[0-9]*.tmp"):  # by a program that was killed while it wrote here
+            left.unlink()
         yield
