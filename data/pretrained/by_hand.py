@@ -78,9 +78,12 @@ def advice(config, queries, names):
     """
     patterns = {numbered(name) for name in names}
     # nn.TransformerDecoderLayer calls its cross-attention multihead_attn, and has a self_attn beside it.
-    of_self_attention = {name for name in queries if not is_cross_attention(name)
-           and not (".multihead_attn." in name and name.replace("multihead_attn", "self_attn") in names)}
-    like_queries = sorted({numbered(name) for name in of_self_attention})[:SHOWN]
+    like_queries = set()
+    for name in queries:
+        is_beside = ".multihead_attn." in name and name.replace("multihead_attn", "self_attn") in names
+        if not is_cross_attention(name) and not is_beside:
+            like_queries.add(numbered(name))
+    like_queries = sorted(like_queries)[:SHOWN]
     sizes = read_sizes(Row(""), config, 0)
     heads = ",".join(str(n) for n in (sizes.n_head, sizes.n_kv_head or sizes.n_head, sizes.head_dim) if n)
     ways = []

@@ -25,7 +25,7 @@ def plot_arms(arms, path, planned, only=None, title=""):
     if any(len(arm.seeds()) > 1 for arm in arms.values()):
         words = f"thick lines: mean over seeds; thin lines: each seed\n{words}"
     if any(begins.values()):
-        words += "\nblue: attention to both sides; purple: causal attention; line: the mask is switched, or not"
+        words += "\nblue: bidirectional, purple: causal attention; vertical: runs begin with the weights of others"
     measures = [only] if only else list(dict.fromkeys(["loss", *planned, *TITLES]))
     if not only and task_keys([arm.config for arm in arms.values()]):
         words += "\nlosses are not drawn, because these runs have different tasks"
