@@ -25,6 +25,8 @@ ROOT = Path(analyze.__file__).parent
 README = (ROOT / "README.md").read_text()
 RESULTS = (ROOT / "data/results/README.md").read_text()
 PUBLISHED = (ROOT / "data/published/README.md").read_text()
+PRETRAINED = (ROOT / "data/pretrained/README.md").read_text()
+BERT_TINY = ROOT.parent / "shared/weights/bert-tiny-sst2-qk"
 BLOCKS = re.findall(r"^```\n\$ python -m data\.runs ([^\n]*)\n(.*?)^```$", RESULTS, re.MULTILINE | re.DOTALL)
 
 
@@ -46,6 +48,15 @@ def test_the_page_of_published_scores_has_the_medians_of_models_csv():
             found = of_wqk[(of_wqk["positions"] == positions) & (of_wqk["causal"] == causal)]["symmetry"]
             expected = f"{found.median():.2f} ({len(found)})" if len(found) else ""
             assert cell.strip().replace("no model", "") == expected, (words, causal)
+
+
+@pytest.mark.skipif(not BERT_TINY.exists(), reason="needs the BERT-tiny of https://github.com/narger-ef/FHE-BERT-Tiny")
+def test_the_pages_show_what_is_printed_of_a_bert_tiny(capsys):
+    with pytest.raises(SystemExit):
+        analyze.main(["--hf", str(BERT_TINY)])
+    header, *layers = capsys.readouterr().out.splitlines()[1:4]
+    for page in README, PRETRAINED:
+        assert header in page and all(f"\n{layer}\n" in page for layer in layers)
 
 
 def test_the_layers_of_depth_end_as_the_table_of_results_says():

@@ -38,8 +38,8 @@ def draw_public(models, path):
 
 def main(path=RESULTS / "png/public.png"):
     models = pandas.read_csv(RESULTS / "csv/public.csv", index_col="path", keep_default_na=False)
-    shown = ["stack", "sees", "layers", "symmetry", "symmetry_chance", "symmetry_95", "symmetry_beyond", "head_symmetry",
-             "head_symmetry_chance", "own_heads", "shared", "mirror"]
+    shown = ["stack", "sees", "layers", "symmetry", "symmetry_chance", "symmetry_95", "symmetry_beyond",
+             "head_symmetry", "head_symmetry_chance", "own_heads", "shared", "mirror"]
     print(models[shown].to_string())
     draw_public(models, path)
 

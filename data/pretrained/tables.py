@@ -101,25 +101,34 @@ def add_scores(path, rows):
 # ---- what is printed ---------------------------------------------------------------------------------------------
 
 
-LEGEND = """\
-  symmetry: 1 if W_qk equals its transpose, -1 if it equals minus its transpose
-  symmetry chance: the mean symmetry of random matrices that use the same directions as W_qk
-  symmetry 95: what 95 % of these matrices are below, drawn for layers of at most 1,024 dimensions
-  own heads, shared, mirror: what the symmetry of a layer is the sum of: single heads, symmetric parts that heads share,
-                             and heads that are like the transpose of each other
-  partner: the head whose transpose a head is most like, where that is beyond 95 % of chance; cosines with its W_qk,
-           transposed (mirrors it) and as it is (equals it)
-  directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
-  its 95 % range: where the directionality of 95 % of random matrices with the same singular values is, about
-  outside its 95 % range: how many layers have a directionality that is not in this range"""
+LEGEND = {  # what a column means, in a line of 116 characters at most
+    "symmetry": "1 if W_qk equals its transpose, -1 if it equals minus its transpose",
+    "symmetry chance": "the mean symmetry of random matrices that use the same directions as W_qk",
+    "symmetry 95": "what 95 % of these matrices are below, drawn for layers of at most 1,024 dimensions",
+    "own heads": "what single heads have of the symmetry of their layer; own heads + shared + mirror = symmetry",
+    "shared": "what it has because heads have a symmetric part in common",
+    "mirror": "what it has because one head is like the transpose of another",
+    "partner": "the head whose transpose a head is most like, where 95 % of chance is less",
+    "mirrors it": "the cosine of its W_qk with the transpose of that of its partner; equals it: with that W_qk itself",
+    "directionality": "below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are",
+    "its 95 % range": "about where the directionality of 95 % of random matrices with the same singular values is",
+    "outside its 95 % range": "how many layers have a directionality that is not in this range",
+}
 
 
 def show_scores(tables, args):
-    """Prints the tables of models: layers of a single one, or of all if heads are not in a file; and their medians."""
+    """
+    Prints the tables of models: layers of a single one, or of all if heads are not in a file; and their medians. Below
+    them it says what their columns mean.
+    """
+    shown = {}  # {title: table}
     if len(tables) == 1 or (args.per_head and not args.csv):
-        for table in tables:
-            print(f"Layers of {table['model'].iloc[0]}:", layer_table(table), "", sep="\n")
-    print("Whole models, medians over layers:", model_table(pandas.concat(tables)), LEGEND, sep="\n")
+        shown = {f"Layers of {table['model'].iloc[0]}:": f"{layer_table(table)}\n" for table in tables}
+    shown["Whole models, medians over layers:"] = model_table(pandas.concat(tables))
+    for title, table in shown.items():
+        print(title, table, sep="\n")
+    headers = " ".join(table.partition("\n")[0] for table in shown.values())
+    print(*[f"  {name}: {words}" for name, words in LEGEND.items() if name in headers], sep="\n")
 
 
 def shown_scores(table):
