@@ -106,9 +106,11 @@ def test_a_tied_run_is_scored_as_it_attends_and_goes_on(cfg, analysed):
 def test_what_cannot_be_tied_is_refused(keys, words):
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(load([]), **keys)
-    if set(keys) == {"tie", "n_head"}:
-        with pytest.raises(ValueError, match=words):
-            Transformer(ModelConfig(60, 16, 2, 1, 32, tie="mirror"))
+
+
+def test_a_model_of_odd_heads_cannot_mirror_them_without_a_config_file_either():
+    with pytest.raises(ValueError, match="tie = 'mirror', n_head = 3, expected .* pairs of heads"):
+        Transformer(ModelConfig(60, 16, 2, 3, 33, tie="mirror"))
 
 
 # ---- heads by offset ---------------------------------------------------------------------------------------------
