@@ -28,6 +28,12 @@ def replacing(path):
         temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(path):
+    """Removes what programs that were killed have left of `path`. No other one may write it now: see locked."""
+    for left in path.parent.glob(f"{path.name}.*.tmp"):
+        left.unlink()
+
+
 def write_json(path, value):
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
@@ -47,6 +53,4 @@ def locked(folder, wait=False):
             is_mine = True
         if not is_mine:
             raise OSError(f"{folder}: another program is writing there: wait for it, or set --out_dir")
-        for left in Path(folder).glob("*.[0-9]*.tmp"):  # by a program that was killed while it wrote here
-            left.unlink()
         yield

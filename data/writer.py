@@ -24,7 +24,7 @@ import tiktoken
 from tqdm import tqdm
 
 from data import tokens
-from data.atomic import locked, replacing, write_json
+from data.atomic import locked, remove_leftovers, replacing, write_json
 from data.tokens import TOKENIZERS, DataError
 
 SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
@@ -117,6 +117,8 @@ def write_splits(folder, meta, texts):
     if meta["vocab_size"] > np.iinfo(meta["dtype"]).max + 1:  # an id would become another one
         raise DataError(f"{meta['tokenizer']} has more ids than {meta['dtype']} holds: change dtype in data/tokens.py")
     # A training may be reading older files of these names, and keeps them.
+    for split in tokens.SPLITS:
+        remove_leftovers(folder / f"{split}.bin")
     with (replacing(folder / "train.bin") as train_bin, replacing(folder / "val.bin") as val_bin,
           open(train_bin, "wb") as train, open(val_bin, "wb") as val):
         files = dict(train=train, val=val)

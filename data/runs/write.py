@@ -20,7 +20,7 @@ import pandas
 import torch
 
 from config import ROOT, as_now, may_differ, require
-from data.atomic import replacing, write_json
+from data.atomic import remove_leftovers, replacing, write_json
 from data.wqk import head_products, multiply, parts_of_symmetry
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,8 @@ def write_files(folder, checkpoint):
 
 
 def save_checkpoint(folder, checkpoint):
-    """Writes ckpt.pt, and then the other files from it."""
+    """Writes ckpt.pt, and then the other files from it. The folder is locked."""
+    remove_leftovers(folder / "ckpt.pt")
     with replacing(folder / "ckpt.pt") as temporary:
         try:
             torch.save(checkpoint, temporary)
