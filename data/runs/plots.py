@@ -21,7 +21,9 @@ def plot_arms(arms, path, planned, only=None, title=""):
     if not others and len(first.seeds()) == 1:
         return plot_run(first, path)
     begins, style_of = family_of(arms)
-    words = "scores: median over layers; dotted: mean of random matrices in the same directions (chance)"
+    words = "scores: median over layers"
+    if any(len(arm.curves(chance)) for arm in arms.values() for chance in CHANCES.values()):  # older files have none
+        words += "; dotted: mean of random matrices in the same directions (chance)"
     if any(len(arm.seeds()) > 1 for arm in arms.values()):
         words = f"thick lines: mean over seeds; thin lines: each seed\n{words}"
     if any(begins.values()):
