@@ -113,13 +113,14 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     Their entries were drawn with the standard deviation init_std. Afterwards it is qk_std in q and k, and v_std in v:
     a number, "init_std", or "linear", that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
     The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
-    no such start, and ValueError if q and k are the same and the start would have no effect.
+    no such start, and ValueError if the weights of k are those of q, and the start would have no effect.
     """
-    if q is k and init != "random":
-        raise ValueError(f"q and k are one nn.Linear, so init = {init!r} is the same as random, under another name")
+    is_made_of_q = q is k or not isinstance(k.weight, torch.nn.Parameter)  # as TiedKeys of model.py
+    if is_made_of_q and init != "random":
+        raise ValueError(f"k has no weights of its own, so init = {init!r} would be the same as random")
     std_of = {"init_std": init_std, "linear": (3 * q.in_features) ** -0.5}
     qk_scale = std_of.get(qk_std, qk_std) / init_std
-    # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k are the same nn.Linear.
+    # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k can be one nn.Linear.
     w_q = q.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
     w_k = k.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
     w_q, w_k = STARTS[init](w_q, w_k, generator)

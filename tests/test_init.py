@@ -115,8 +115,9 @@ def test_one_matrix_for_q_and_k_and_one_attention_for_all_layers_are_scaled_once
         block.attn = attn
     init.apply_(model, qk_std=0.1)
     assert attn.q.weight.std().item() == pytest.approx(0.1, rel=0.06)
-    with pytest.raises(ValueError, match="symmetric' is the same as random, under another name"):
-        init.apply_(model, "symmetric")
+    for tied in model, Transformer(ModelConfig(50, 8, L, H, C, tie="mirror")):
+        with pytest.raises(ValueError, match="k has no weights of its own, so init = 'symmetric' would be the same as"):
+            init.apply_(tied, "symmetric")
 
 
 @pytest.mark.bert_block
