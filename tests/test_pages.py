@@ -8,7 +8,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pandas
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -24,7 +23,6 @@ from data.text import prepare
 ROOT = Path(analyze.__file__).parent
 README = (ROOT / "README.md").read_text()
 RESULTS = (ROOT / "data/results/README.md").read_text()
-PUBLISHED = (ROOT / "data/published/README.md").read_text()
 PRETRAINED = (ROOT / "data/pretrained/README.md").read_text()
 BERT_TINY = ROOT.parent / "shared/weights/bert-tiny-sst2-qk"
 BLOCKS = re.findall(r"^```\n\$ python -m data\.runs ([^\n]*)\n(.*?)^```$", RESULTS, re.MULTILINE | re.DOTALL)
@@ -38,18 +36,6 @@ def test_the_page_of_results_shows_what_its_commands_print(command, shown, capsy
     assert shown.strip("\n") in "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
 
 
-def test_the_page_of_published_scores_has_the_medians_of_models_csv():
-    models = pandas.read_csv(ROOT / "data/published/models.csv")
-    of_wqk = models.query("modality == 'language' and matrix == 'wqk'")
-    rows = dict(learned="learned", bias="a bias for each distance", relative="relative, in DeBERTa-v2", rotary="rotary")
-    for positions, words in rows.items():
-        cells = re.search(rf"^\| {words} \| (.*) \| (.*)\|$", PUBLISHED, re.MULTILINE).groups()
-        for causal, cell in enumerate(cells):
-            found = of_wqk[(of_wqk["positions"] == positions) & (of_wqk["causal"] == causal)]["symmetry"]
-            expected = f"{found.median():.2f} ({len(found)})" if len(found) else ""
-            assert cell.strip().replace("no model", "") == expected, (words, causal)
-
-
 @pytest.mark.skipif(not BERT_TINY.exists(), reason="needs the BERT-tiny of https://github.com/narger-ef/FHE-BERT-Tiny")
 def test_the_pages_show_what_is_printed_of_a_bert_tiny(capsys):
     with pytest.raises(SystemExit):
@@ -57,23 +43,6 @@ def test_the_pages_show_what_is_printed_of_a_bert_tiny(capsys):
     header, *layers = capsys.readouterr().out.splitlines()[1:4]
     for page in README, PRETRAINED:
         assert header in page and all(f"\n{layer}\n" in page for layer in layers)
-
-
-def test_the_layers_of_depth_end_as_the_table_of_results_says():
-    ends = pandas.read_csv(ROOT / "data/results/csv/depth.csv", comment="#").query("step == 3600").groupby("arm").mean()
-    for arm, layers in ends.filter(regex=r"^symmetry_\d$").iterrows():
-        assert f"| `{arm}` | {' | '.join(f'{s:.2f}' for s in layers)} |" in RESULTS
-
-
-def test_columns_over_time_are_those_of_the_authors_runs():
-    scores = pandas.read_csv(ROOT / "data/published/trajectories.csv")
-    medians = scores.groupby(["run", "step"])["directionality"].median()
-    rows = re.findall(r"^\| (4|12) layers, (\w+) \| (.*) \|$", RESULTS, re.MULTILINE)
-    assert len(rows) == 6
-    for n_layer, corpus, cells in rows:
-        model = {"4": "bert_small", "12": "bert"}[n_layer]
-        expected = [medians[f"{model}--{kind}--{corpus}", step] for step in (10_000, 200_000) for kind in ("encoder", "decoder")]
-        assert cells == " | ".join(f"{median:.2f}" for median in expected)
 
 
 def test_the_picture_of_readme_has_a_line_for_each_seed_and_names_at_the_ends(tmp_path, drawn):
