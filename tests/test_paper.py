@@ -5,9 +5,6 @@ A docstring gives the statement. Where the print is wrong, the test shows that i
 are in tests/paper.py.
 """
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -262,18 +259,3 @@ def test_S2_1_the_skew_start_is_skew_as_a_whole_only_and_sharp_and_S2_1_the_symm
     assert 1 < attended.mean() < 2
     itself = attention(*init.symmetric(w_q, w_k, None)).diagonal(dim1=2, dim2=3)  # (B, H, T)
     assert 64 * itself.mean().item() == pytest.approx(10, rel=0.2)
-
-
-# ---- the table of README.md --------------------------------------------------------------------------------------
-
-
-def test_every_row_of_the_table_selects_a_test_and_the_page_counts_its_verdicts():
-    here = Path(__file__).parent
-    page, verdicts = (here / "README.md").read_text(), ("correct", "correct after a fix", "special case", "wrong")
-    rows = re.findall(rf"^\| .* \| (\S+) \| ({'|'.join(verdicts)}) \| .* \|$", page, re.MULTILINE)
-    counts = [[verdict for _, verdict in rows].count(verdict) for verdict in verdicts]
-    told = "Of the {}, {} are correct as printed, {} after a fix, and {} in a special case. {} are wrong"
-    assert told.format(len(rows), *counts) in " ".join(page.split())
-    tests = re.findall(r"def test_(\w+)", "".join(path.read_text() for path in here.glob("test_paper*.py")))
-    for selector in {selector for selector, _ in rows} - {"–"}:
-        assert any(selector in name for name in tests), selector
