@@ -106,24 +106,6 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(softmax):
     assert exact(sum(by_hand[i, j] * x[i].outer(x[j]) for i, j in sees.nonzero()), gradient)
 
 
-def test_prop_2_2_the_error_passes_a_product_of_whole_layers():
-    """dx^L / dx_hat^l = prod_m F'_m (1 + m'), as F is a whole layer with its residual (Eq. S24, S25). Printed is 1 +
-    sum_m F'_m (Eq. S29), and prod_m (1 + F'_m) is wrong, too. Of one token alone, whose attention is x W_v."""
-    C, slope = 6, torch.autograd.functional.jacobian
-    mlp, w_v, one, x_hat = MLP(ModelConfig(5, T, 1, 1, C)), torch.randn(C, C), torch.eye(C), torch.randn(C)
-
-    def layer(x, w=w_v):  # F, and with w = 0 its MLP alone
-        x_hat = x + x @ w
-        return x_hat + mlp(x_hat)
-
-    x = layer(x_hat, 0 * w_v)  # x^l
-    F_1, F_2, last = slope(layer, x), slope(layer, layer(x)), one + slope(mlp, x_hat)  # (C, C) each
-    whole = slope(lambda x_hat: layer(layer(layer(x_hat, 0 * w_v))), x_hat)
-    assert exact(F_2 @ F_1 @ last, whole)
-    for wrong in one + F_1 + F_2, (one + F_2) @ (one + F_1):
-        assert (wrong @ last - whole).norm() > 0.5 * whole.norm()
-
-
 @pytest.mark.bert_block  # with W_q and W_k of their own
 def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient():
     """A step eta of q and k moves W_qk by -eta (W_q W_q^T G + G W_k W_k^T) + O(eta^2), G = sum beta_ij x_i x_j^T (Eq.
