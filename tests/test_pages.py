@@ -37,10 +37,11 @@ def test_the_page_of_results_shows_what_its_commands_print(command, shown, capsy
 
 
 @pytest.mark.skipif(not BERT_TINY.exists(), reason="needs the BERT-tiny of https://github.com/narger-ef/FHE-BERT-Tiny")
-def test_the_pages_show_what_is_printed_of_a_bert_tiny(capsys):
+def test_the_pages_show_what_is_printed_of_a_bert_tiny_which_scores_as_the_published_base_model(capsys):
     with pytest.raises(SystemExit):
         analyze.main(["--hf", str(BERT_TINY)])
     header, *layers = capsys.readouterr().out.splitlines()[1:4]
+    assert [float(layer.split()[1]) for layer in layers] == pytest.approx([0.620, 0.917], abs=0.01)
     for page in README, PRETRAINED:
         assert header in page and all(f"\n{layer}\n" in page for layer in layers)
 
