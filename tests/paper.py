@@ -98,9 +98,6 @@ def measure(model, batches):
     single *= 1 - torch.eye(single.shape[-1])  # without i = j
     of_batches = single.sum(2)  # (L, N, H, T, T)
     beta, gradient = of_batches.sum(1), gradients.sum(1)  # (L, H, T, T), (L, H, C, C)
-    generator = torch.Generator().manual_seed(0)  # its own: training draws from torch's
-    orders = [torch.randperm(beta.shape[-1], generator=generator) for _ in range(200)]
-    of_orders = [in_common(m, m.mT) for m in (beta[..., order] for order in orders)]  # of the keys
     texts = single.flatten(1, 2)  # (L, N B, H, T, T)
     of_texts = F.cosine_similarity(texts.flatten(2), texts.mT.flatten(2), dim=2)  # (L, N B), symmetry of beta
     positions = torch.cat([positions for _, _, positions in batches])  # (N B, K)
@@ -114,7 +111,6 @@ def measure(model, batches):
         same_sign=(signs > 0).sum((1, 2, 3, 4)) / (signs != 0).sum((1, 2, 3, 4)),  # a share of pairs
         pairs=in_common(pairs, pairs.mT),
         beta=in_common(beta, beta.mT),  # of the mean of beta, by head and pair of positions
-        beta_chance=torch.stack(of_orders).quantile(0.95, 0),
         gradient=symmetry(gradient).mean(1),  # of the mean gradient of the W_qk of a head, mean over heads
         gradient_chance=multiply(gradient, torch.eye(gradient.shape[-1])).mean_symmetry().mean(1),
     )
@@ -145,7 +141,7 @@ def main():
                 of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T)).item()
                 found[layer, step].append([*map(float, numbers), of_wqk])
     of_texts = "median text", "texts > 0.2", "texts > 0.5", "same sign", "pairs"
-    of_means = "beta, in mean", "95 % by chance", "gradient", "by chance", "W_qk"
+    of_means = "beta, in mean", "gradient", "by chance", "W_qk"
     for columns, part in (of_texts, slice(0, 5)), (of_means, slice(5, None)):
         print("layer step", *[f"{column:>16}" for column in columns])
         for (layer, step), of_seeds in sorted(found.items()):

@@ -166,8 +166,7 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_texts_and_in_fe
     trainer = make_trainer(tiny, data_dir=data_dir, seed=101, block_size=16, batch_size=64, micro_batch_size=64,
                            learning_rate=6e-3)
     start, *later = [train_and_measure(trainer, step) for step in (0, 100, 200)]
-    assert (start["beta"] < start["beta_chance"]).all()
-    assert any(found["beta"][1] > max(0.2, found["beta_chance"][1]) for found in later)
+    assert (start["beta"] < 0.1).all() and max(found["beta"][1] for found in later) > 0.2
     for found in start, *later:
         assert (found["text"].abs() < 0.05).all() and (found["above_02"] < 0.25).all()
         assert (found["pairs"].abs() < 0.15).all() and ((found["same_sign"] - 0.5).abs() < 0.15).all()
