@@ -9,11 +9,10 @@ is one to copy. Without --run its runs are printed, one a line, as arguments of 
 A run that begins with the last weights of another one names the arm of that one as its parent: config/plans/switch.py.
 """
 
-import os
+import itertools
 import re
 import shlex
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +45,6 @@ def read_plan(path):
     if lowest_p >= 0.05:
         raise ConfigError(f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
     for arm in plan.arms:
-        require(not set(arm) & set("#,\n\r"), f"{path}: the name of an arm is {arm!r}: a CSV file cannot hold it")
         is_child = generation(plan, arm) > 0
         require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
     for measure, left, direction, right in plan.planned:
@@ -108,25 +106,27 @@ def task_keys(configs):
 
 
 def commands(path, for_all):
-    """Gives the lines that main prints. for_all: keys of all runs. Raises ConfigError if one of them is wrong."""
+    """
+    Returns the runs of a plan, pairs of a folder and the arguments of train.py: a list for each generation, parents
+    first. for_all: keys of all runs. Raises ConfigError if one of them is wrong.
+    """
     plan = read_plan(path)
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", "parent", *differing_keys(list(plan.arms.values()))}
-    if wrong:
-        raise ConfigError(f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
+    require(not wrong, f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
     changed = [f"{key}={value}" for key, value in for_all.items() if not may_differ(key, "how")]
     changed = [re.sub(r"[/\\:]", "-", words) for words in changed]  # a name of a folder, also on Windows
     folder = "_".join([f"out/plans/{Path(path).stem}", *changed])  # a trial has one of its own
-    # All parents come before the first child. Of these all arms of one seed come first: if the runs are stopped, they
-    # are a comparison with fewer seeds.
-    generations = {arm: generation(plan, arm) for arm in plan.arms}
-    for n in sorted(set(generations.values())):
-        for seed in plan.seeds:
-            for arm in [arm for arm in plan.arms if generations[arm] == n]:
-                keys = for_all | dict(seed=seed, out_dir=f"{folder}/{arm}-{seed}", init_from="resume")
-                if n > 0:
-                    keys["parent"] = f"{folder}/{plan.arms[arm]['parent']}-{seed}"
-                words, _ = plan.keys_of(arm, **keys)
-                yield shlex.join([plan.base, *words])
+    number_of = {arm: generation(plan, arm) for arm in plan.arms}
+    generations = [[] for _ in range(max(number_of.values()) + 1)]
+    # All arms of one seed come first: if the runs are stopped, they are a comparison with fewer seeds.
+    for seed in plan.seeds:
+        for arm, number in number_of.items():
+            keys = for_all | dict(seed=seed, out_dir=f"{folder}/{arm}-{seed}", init_from="resume")
+            if number > 0:
+                keys["parent"] = f"{folder}/{plan.arms[arm]['parent']}-{seed}"
+            words, _ = plan.keys_of(arm, **keys)
+            generations[number].append((keys["out_dir"], [plan.base, *words]))
+    return generations
 
 
 def main(argv):
@@ -137,15 +137,12 @@ def main(argv):
         for_all = read_flags([flag for flag in flags if flag != "--run"])
         n_jobs = for_all.pop("jobs", "2") if is_run else "1"
         require(n_jobs.isdigit() and int(n_jobs) > 0, f"jobs = {n_jobs}, expected 1 or more")
-        lines = list(commands(path, for_all))
+        generations = commands(path, for_all)
     except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")
     if is_run:
-        sys.exit(launch.do_all(lines, int(n_jobs)) or None)
-    with suppress(BrokenPipeError):  # as of `| head -3`
-        print(*lines, sep="\n", flush=True)
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would say so at its end
+        sys.exit(launch.do_all(generations, int(n_jobs)) or None)
+    print("\n".join(shlex.join(words) for _, words in itertools.chain(*generations)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """python -m config.plan NAME --run: which runs begin when, what becomes of those that fail, and Ctrl-C."""
 
 import os
+import shlex
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -56,24 +59,27 @@ def test_runs_are_done_in_the_order_of_the_plan_and_again_if_they_were_stopped(s
     assert output == 2 * "begin ░\nend ░\n"  # added to what was there
 
 
-def test_a_run_that_fails_is_named_and_holds_up_its_children_and_a_run_behind_a_child_does_not_wait(said):
-    """Two at once: a ends when d has ended, which stands behind the child of a, and b fails."""
-    keys = "a --until='end d'", "b", "of_a --data_dir=x/a", "of_b --data_dir=x/b", "d"
-    assert launch.do_all([f"config/tiny.py --out_dir=x/{words}" for words in keys], 2).splitlines() == [
-        "x/b failed: see its output.txt", "x/of_b was not begun: one that it starts from failed"]
-    lines = said.read_text().splitlines()
-    assert lines.index("end d") < lines.index("end a") < lines.index("begin of_a") < lines.index("end of_a")
+def runs(*names):
+    """A generation of launch.do_all. A name may be followed by keys."""
+    return [(f"x/{name.split()[0]}", shlex.split(f"config/tiny.py --out_dir=x/{name}")) for name in names]
+
+
+def test_a_run_that_fails_is_named_others_go_on_and_children_wait_for_all_parents(said):
+    """Two at once: a ends when d has ended, which begins when b has failed."""
+    generations = [runs("a --until='end d'", "b", "d"), runs("of_a")]
+    assert launch.do_all(generations, 2) == "x/b failed: see its output.txt"
+    assert said.read_text().splitlines()[-5:] == ["begin d", "end d", "end a", "begin of_a", "end of_a"]
     assert "train.py: no" in Path("x/b/output.txt").read_text("utf-8")
 
 
-def test_ctrl_c_ends_the_runs(said, monkeypatch):
-    def pressed(_):
+def test_to_stop_the_command_ends_its_runs(said):
+    def stop():
         while not said.exists():
             os.sched_yield()
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(launch.time, "sleep", pressed)
-    assert launch.do_all(["config/tiny.py --out_dir=x/a --until=never"], 2) == "stopped; the same command goes on"
-    assert "waited in vain" not in Path("x/a/output.txt").read_text("utf-8")
+    threading.Thread(target=stop).start()
+    assert launch.do_all([runs("a --until=never", "never_begun")], 1) == "stopped; the same command goes on"
+    assert not Path("x/never_begun").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int(Path("pid").read_text()), 0)
