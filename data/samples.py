@@ -1,15 +1,11 @@
 """
 What a run has learned: its scores, and how its model completes text, with the most likely tokens. A decoder goes on
 with it. An encoder fills in masked tokens, shown as ░. train.py ends with a table of scores and three lines of
-validation text. In a prompt of your own _ is a masked token:
-
-    python -m data.samples out/tiny --prompt="import _ as np"
+validation text.
 
     model, cfg, meta = open_run("out/tiny")
 """
 
-import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +13,7 @@ import pandas
 import tiktoken
 import torch
 
-from config import ConfigError, TrainConfig, as_now
+from config import TrainConfig, as_now
 from data.names import fixed
 from data.tokens import TOKENIZERS
 from model import Transformer
@@ -105,29 +101,3 @@ def sample(model, corpus, predicts_next):
         text = " ".join(decode(completed).split())  # in one line
         lines.append(text[max(0, text.find(MASK) - 50) :][:100])
     return "\n".join(lines)
-
-
-def main(argv=None):
-    from data.writer import make_encode  # which no run of train.py needs
-
-    cli = argparse.ArgumentParser(prog="python -m data.samples", description="Complete a text with the model of a run.")
-    cli.add_argument("run", help="the folder of a run, such as out/tiny")
-    cli.add_argument("--prompt", required=True, help="a text: a decoder goes on with it, an encoder fills in every _")
-    args = cli.parse_args(argv)
-    try:
-        model, cfg, meta = open_run(args.run)
-        encode = make_encode(meta)
-    except (OSError, ConfigError) as error:  # no run, a run of other code, or no network for gpt2's tokens
-        sys.exit(f"error: {error}")
-    prompt = " ".join(args.prompt) if meta.get("spaced") else args.prompt  # as its corpus was
-    pieces = [prompt] if cfg.predicts_next else prompt.split("_")
-    ids = encode(pieces[0]).tolist()
-    for piece in pieces[1:]:
-        ids += [meta["mask_token"], *encode(piece).tolist()]
-    if not 1 <= len(ids) <= cfg.block_size:
-        sys.exit(f"error: the prompt has {len(ids)} tokens, and this model sees 1 to {cfg.block_size}")
-    print(make_decode(meta)(complete(model, ids, meta, cfg.predicts_next, cfg.block_size)))
-
-
-if __name__ == "__main__":
-    main()
