@@ -120,12 +120,13 @@ def test_a_model_of_odd_heads_cannot_mirror_them_without_a_config_file_either():
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_logits_by_offset_are_those_from_which_softmax_makes_the_attention(causal):
     """By way of the attention itself: with values that are one-hot vectors of the keys, it gives its own weights."""
-    T, model = 6, Transformer(ModelConfig(60, 6, 1, 2, 12, 0.0, 0.0, causal, positions="rotary")).eval()
+    T = 6
+    model = Transformer(ModelConfig(60, T, 1, 2, 12, 0.0, 0.0, causal)).eval()
     attn, idx = model.blocks[0].attn, torch.randint(60, (5, T))
     for p in attn.parameters():
         p.data.normal_()
     attn.proj = torch.nn.Identity()
-    x = model.ln_emb(model.tok_emb(idx))
+    x = model.ln_emb(model.tok_emb(idx) + model.pos_emb.weight)
     one_hot = torch.eye(T).repeat(1, 2).expand(5, T, 12)  # (B, T, H D): the value of key j is e_j, in both heads
     attn.v.register_forward_hook(lambda *_: one_hot)
     log_weights = attn(x).unflatten(-1, (2, T)).log()  # (B, Q, H, T)

@@ -9,6 +9,7 @@ turned round at 0. Softmax does not see what all keys of a query have in common,
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,24 +19,20 @@ from data import tokens
 from data.batches import get_batch
 from data.drawing import figure, put_legend, put_titles, put_zero
 from data.samples import open_run
-from model import rotate
 
 N_TEXTS = 64  # blocks of validation text
+FARTHEST = 8  # offset that is drawn [tokens]
 
 
 @torch.no_grad()
 def offset_logits(model, idx, layer):
     """Returns the mean logits of a layer for idx (B, T), at offsets 1 - T to T - 1 of key from query: (H, 2 T - 1)."""
-    attn, inputs = model.blocks[layer].attn, []
+    attn, inputs, T = model.blocks[layer].attn, [], idx.shape[1]
     hook = attn.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
     model.hidden(idx)
     hook.remove()
     x = inputs[0]  # (B, T, C)
-    T = x.shape[1]
     q, k = attn.split_heads(attn.q(x)), attn.split_heads(attn.k(x))  # (B, H, T, D) each
-    if attn.rotary:
-        token_at = torch.arange(T)[None]  # (1, T)
-        q, k = rotate(q, token_at), rotate(k, token_at)
     logits = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
     if attn.causal:
         logits = logits.masked_fill(torch.ones(T, T).triu(1) > 0, torch.nan)  # no query sees a later key
@@ -44,25 +41,20 @@ def offset_logits(model, idx, layer):
     return torch.stack([diagonal.nanmean(-1) for diagonal in diagonals], -1)
 
 
-def of_run(folder, layer):
-    """Returns offset_logits of the model of a run, on validation text as it was trained on, masked tokens among it."""
-    model, cfg, _ = open_run(folder)
-    require(cfg.positions != "untied", f"{folder}: untied positions add logits of their own")
-    require(layer < cfg.n_layer, f"{folder} has no layer {layer}: there are 0 to {cfg.n_layer - 1}")
-    idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, np.arange(min(N_TEXTS, cfg.batch_size)))
-    return offset_logits(model, idx, layer)
-
-
-def draw(folders, layer, path, farthest=8):
-    """Draws a panel for each run, with a line for each head, up to the farthest offset."""
+def draw(folders, layer, path):
+    """Draws a panel for each run, with a line for each head, on validation text as it was trained on, masks and all."""
     with figure(path, 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
-        put_titles(axes.flat, [folder.rstrip("/").split("/")[-1].replace("_", " ") for folder in folders])
+        put_titles(axes.flat, [Path(folder).name.replace("_", " ") for folder in folders])
         for axis, folder in zip(axes.flat, folders):
-            logits = of_run(folder, layer)  # (H, 2 T - 1)
-            T = (logits.shape[1] + 1) // 2
-            n = min(farthest, T - 1)
-            for head, of_head in enumerate(logits[:, T - 1 - n : T + n]):
-                axis.plot(range(-n, n + 1), of_head, label=f"head {head}")
+            model, cfg, _ = open_run(folder)
+            require(cfg.positions == "learned", f"{folder}: {cfg.positions} positions are not in q and k")
+            require(layer < cfg.n_layer, f"{folder} has no layer {layer}: there are 0 to {cfg.n_layer - 1}")
+            rows = np.arange(min(N_TEXTS, cfg.batch_size))
+            idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, rows)  # (B, T)
+            n = min(FARTHEST, cfg.block_size - 1)
+            middle = cfg.block_size - 1  # where offset 0 is
+            logits = offset_logits(model, idx, layer)[:, middle - n : middle + n + 1]  # (H, 2 n + 1)
+            axis.plot(range(-n, n + 1), logits.T, label=[f"head {head}" for head in range(cfg.n_head)])
             put_zero(axis)
             axis.set_xlabel("key - query [tokens]")
             axis.locator_params(axis="x", integer=True)
