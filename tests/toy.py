@@ -86,8 +86,3 @@ def model_folder(path, tensors, config: dict | None = None) -> Path:
     """A folder with a model.safetensors of these tensors, of which two may be one, and with this config.json if any."""
     copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     return folder(Path(path), {"model.safetensors": save(copies)}, json.dumps(config).encode() if config else None)
-
-
-def files_of(folder) -> dict[str, bytes]:
-    """The same the other way round."""
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
