@@ -31,16 +31,6 @@ def kind_of(rows):
     return KINDS.get(rows["causal"].iloc[0], "causal unknown")
 
 
-def draw_chance(axis, score, x, mean, end):
-    """Draws in grey what chance gives: to the symmetry a mean, and to the directionality a range from -end to end."""
-    put_zero(axis)
-    axis.set_ylabel(f"{score} of $W_{{qk}}$")
-    if score == "symmetry":
-        axis.plot(x, mean, "_", ms=12, mew=2, color="0.6", label="random matrices in the same directions")
-    else:
-        axis.vlines(x, -end, end, color="0.85", lw=5, zorder=0, label="95 % of random matrices")
-
-
 def plot_layers(stacks, path):
     """Draws a few stacks by layer, a line each, their heads as dots, and dotted what chance gives to it."""
     is_causal = {"encoder": False, "decoder": True}
@@ -69,12 +59,16 @@ def plot_sizes(stacks, path):
             for number, (size, (name, rows)) in enumerate(zip(sizes, stacks), 1):
                 kind, layers = kind_of(rows), whole_layers(rows)
                 mean, end = layers["symmetry_chance"].median(), layers["directionality_95"].median()
-                draw_chance(axis, score, size, mean, end)
+                if score == "symmetry":
+                    axis.plot(size, mean, "_", ms=12, mew=2, color="0.6", label="random matrices in the same directions")
+                else:
+                    axis.vlines(size, -end, end, color="0.85", lw=5, zorder=0, label="95 % of random matrices")
                 q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
                 draw_bar(axis, size, q1, median, q3, marker="o", color=COLOURS[kind], label=kind)
                 axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
                 axis.plot([], [], " ", label=f"{number} {name}")  # in the legend alone
-            axis.set(xscale="log", xlabel="parameters")
+            put_zero(axis)
+            axis.set(xscale="log", xlabel="parameters", ylabel=f"{score} of $W_{{qk}}$")
             axis.set_xlim(min(sizes) / 4, max(sizes) * 4)  # a power of ten is in it
             axis.xaxis.set_minor_formatter("")  # between powers of ten, labels would lie on each other
         put_legend(axes.flat, ncols=2, title="dots: median over layers; bars: quartiles")

@@ -101,6 +101,11 @@ def add_scores(path, rows):
 # ---- what is printed ---------------------------------------------------------------------------------------------
 
 
+# The columns of a line for a layer. The scores that a fork adds are between the two.
+FIRST = ("stack", "layer", "head", "symmetry", "symmetry_chance", "symmetry_95", "own_heads", "shared", "mirror",
+         "directionality", "directionality_95")
+LAST = "partner", "mirrors", "equals"
+HEADERS = {"directionality_95": "its 95 % range", "mirrors": "mirrors it", "equals": "equals it"}
 LEGEND = {  # what a column means, in a line of 116 characters at most
     "symmetry": "1 if W_qk equals its transpose, -1 if it equals minus its transpose",
     "symmetry chance": "the mean symmetry of random matrices that use the same directions as W_qk",
@@ -137,24 +142,22 @@ def shown_scores(table):
 
 
 def layer_table(table):
-    """Returns a line for each layer and head."""
-    cells = table[["stack", "layer", "head"]].astype("string").fillna("")
-    for name in shown_scores(table):
-        cells[name] = table[name].map(lambda score: fixed(score, 3))
-        if name == "symmetry":
-            for column in "symmetry_chance", "symmetry_95", "own_heads", "shared", "mirror":
-                cells[column.replace("_", " ")] = number_cells(table[column])
-        if name == "directionality":
-            ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
-            cells["its 95 % range"] = ends.fillna("")
-    cells["partner"] = table["partner"].astype("string").fillna("")
-    cells["mirrors it"], cells["equals it"] = number_cells(table["mirrors"]), number_cells(table["equals"])
-    return cells.loc[:, (cells != "").any()].to_string(index=False)  # without columns that are empty
+    """Returns a line for each layer and head, without columns that are empty."""
+    ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
+    added = shown_scores(table).drop(["symmetry", "directionality"])
+    cells = table.assign(directionality_95=ends)[[*FIRST, *added, *LAST]].map(cell_text)
+    return cells.loc[:, (cells != "").any()].rename(columns=header).to_string(index=False)
 
 
-def number_cells(numbers):
-    """Returns a column of texts, "" where there is no number."""
-    return numbers.map(lambda number: fixed(number, 3), "ignore").astype("string").fillna("")
+def cell_text(value):
+    if pandas.isna(value):
+        return ""
+    return fixed(value, 3) if isinstance(value, float) else str(value)
+
+
+def header(column):
+    """Returns how a column is called where it is printed."""
+    return HEADERS.get(column, column.replace("_", " "))
 
 
 def model_table(table):
