@@ -132,7 +132,7 @@ def test_a_race_counts_the_first_step_at_its_target_and_all_steps_of_a_run_that_
             loss[:] = 2.3
         folders.append(write_run(tmp_path / f"{name}-{seed}", loss, seed))
     _, of_b, of_a, _, test = printed(*folders, "--plan", plan)[:5]
-    assert of_b == "b 8 650 1 100% +0 [+0, +0] 1".split()  # seven times 600, and 1,000
+    assert of_b == "b 8 650 1 100% baseline 1".split()  # seven times 600, and 1,000
     assert of_a == "a 8 300 0 46% -350 [-500, -300] 1".split()
     assert test == "steps_to_2.2 a < b 8 -350 [-500, -300] 0.0078 as predicted".split()
     text = plan.read_text()

@@ -126,12 +126,13 @@ def steps_table(arms, measure):
     """Returns a row for each arm: in how many steps it gets to a loss, in a measure such as steps_to_1.8."""
     rows = {}
     for name, arm in arms.items():
-        steps = end_of(arm, measure)
-        of_baseline = end_of(arms[find_baseline(arms, arm, measure)], measure)
+        baseline = find_baseline(arms, arm, measure)
+        steps, of_baseline = end_of(arm, measure), end_of(arms[baseline], measure)
         never = (steps_to(arm, measure) == np.inf).sum()
+        difference = difference_cell(of_differences(steps - of_baseline), measure)
         rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
                       "of baseline": f"{steps.mean() / of_baseline.mean():.0%}",
-                      "difference [95 %]": difference_cell(of_differences(steps - of_baseline), measure),
+                      "difference [95 %]": "baseline" if name == baseline else difference,
                       "parameters": f"{arm.config['n_params']:,}"}
     return to_table(rows, "arm")
 
