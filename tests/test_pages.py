@@ -96,7 +96,7 @@ def test_the_lines_of_python_score_a_run_and_two_linear_layers(finished):
     lines, n = re.subn(r"^(score.*?)  .*$", r"found.append(\1)", lines, flags=re.MULTILINE)
     query, key = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
     found = []
-    exec(lines, dict(model=finished.out_dir, query=query, key=key, found=found))
+    exec(lines.replace("out/tiny", finished.out_dir), dict(query=query, key=key, found=found))
     table, of_layers = found
     expected = analyze.symmetry(query.weight.T @ key.weight).item()
     assert n == 2 and list(table.layer) == [0, 1] and of_layers.symmetry.item() == pytest.approx(expected, abs=1e-6)
