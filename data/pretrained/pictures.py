@@ -60,7 +60,8 @@ def plot_sizes(stacks, path):
                 kind, layers = kind_of(rows), whole_layers(rows)
                 mean, end = layers["symmetry_chance"].median(), layers["directionality_95"].median()
                 if score == "symmetry":
-                    axis.plot(size, mean, "_", ms=12, mew=2, color="0.6", label="random matrices in the same directions")
+                    label = "random matrices in the same directions"
+                    axis.plot(size, mean, "_", ms=12, mew=2, color="0.6", label=label)
                 else:
                     axis.vlines(size, -end, end, color="0.85", lw=5, zorder=0, label="95 % of random matrices")
                 q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
