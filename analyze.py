@@ -1,7 +1,7 @@
 """
 Symmetry and directionality of W_qk = W_q W_k^T, and the scores of pretrained models.
 
-    python analyze.py --hf bert-base gpt2 --csv scores.csv    # names of data/pretrained/models.csv, Hub ids, folders
+    python analyze.py --hf bert-base gpt2 --csv scores.csv    # names of data/published/models.csv, Hub ids, folders
     python analyze.py --hf ./mine --q 'blocks.{i}.wq.weight' --k 'blocks.{i}.wk.weight' --heads 32,8
 
 In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two nn.Linear layers.
@@ -210,7 +210,7 @@ class ScoredModel(NamedTuple):
 @torch.no_grad()
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     """
-    Score every layer of a model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a module in
+    Score every layer of a model: a name of data/published/models.csv, a Hub id, a folder, a file, or a module in
     memory that has a config, as those of transformers. Returns a ScoredModel, which prints as a table of layers.
 
         >>> model = score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
