@@ -21,20 +21,23 @@ def plot_arms(arms, path, planned, only=None, title=""):
     if not others and len(first.seeds()) == 1:
         return plot_run(first, path)
     begins, style_of = family_of(arms)
-    words = "scores: median over layers"
-    if any(len(arm.curves(chance)) for arm in arms.values() for chance in CHANCES.values()):  # older files have none
-        words += "; dotted: mean of random matrices in the same directions (chance)"
+    words = []
     if any(len(arm.seeds()) > 1 for arm in arms.values()):
-        words = f"thick lines: mean over seeds; thin lines: each seed\n{words}"
+        words.append("thick lines: mean over seeds; thin lines: each seed")
+    if only != "loss":
+        words.append("scores: median over layers")
+        if any(len(arm.curves(chance)) for arm in arms.values() for chance in CHANCES.values()):  # not in old files
+            words[-1] += "; dotted: mean of random matrices in the same directions (chance)"
     if any(begins.values()):
-        words += "\nblue: bidirectional, purple: causal attention; vertical: runs begin with the weights of others"
+        words.append("blue: bidirectional, purple: causal attention; vertical: runs begin with the weights of others")
     measures = [only] if only else list(dict.fromkeys(["loss", *planned, *TITLES]))
     if not only and task_keys([arm.config for arm in arms.values()]):
-        words += "\nlosses are not drawn, because these runs have different tasks"
+        words.append("losses are not drawn, because these runs have different tasks")
         measures.remove("loss")
     names = set().union(*(arm.table.dropna(axis="columns", how="all") for arm in arms.values())) | {"loss"}
     measures = [measure for measure in measures if measure in names][:4]
-    for axis, measure in panels(path, {measure: TITLES.get(measure, measure) for measure in measures}, words, title):
+    titles = {measure: TITLES.get(measure, measure) for measure in measures}
+    for axis, measure in panels(path, titles, "\n".join(words), title):
         for name, arm in arms.items():
             label = short(name.replace("_", " "))
             draw_seeds(axis, arm.curves(measure), label, bool(only), begins[name], **style_of[name])
