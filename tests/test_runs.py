@@ -82,7 +82,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, lengths=()
     """A run of config/tiny.py with 1,000 steps and one head, with these losses and scores."""
     config = vars(load([])) | dict(max_iters=1000, n_head=1, seed=seed, out_dir=str(folder)) | changes
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
-    of_run = dict(config=config, data=data, n_params=1, origin=dict(commit=[commit]), lengths=list(lengths))
+    of_run = dict(config=config, data=data, n_params=1, origin=dict(commit=commit), lengths=list(lengths))
     log = ["step,tokens,train_loss,val_loss,learning_rate,tokens_per_s"]
     log += [f"{step},0,,{val_loss:.6f},," for step, val_loss in zip(steps, loss)]
     rows = ["step,matrix,layer,head,symmetry,directionality,directionality_eq17,update_symmetry,chance"]

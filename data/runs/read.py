@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas
 
 from config import as_now, require
+from data.runs.write import as_texts
 
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
@@ -86,5 +87,5 @@ def read_run(folder):
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
-    name = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return Runs(name, as_now(config | run["origin"], folder), table)
+    config |= as_texts(run["origin"])
+    return Runs(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config, folder), table)
