@@ -12,7 +12,6 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
 """
 
 import hashlib
-import json
 import subprocess
 from pathlib import Path
 
@@ -165,7 +164,4 @@ def checkpoint_to_resume(folder, run, device):
         there = before[key]
         is_longer = key == "max_iters" and there < here
         require(there == here or is_longer, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
-    if "origin" not in checkpoint:  # older code kept it in run.json alone
-        run_json = folder / "run.json"
-        checkpoint["origin"] = as_texts(json.loads(run_json.read_text("utf-8"))["origin"]) if run_json.exists() else {}
     return checkpoint
