@@ -73,10 +73,10 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
     assert lines[3] == "a 8 2.045 0.54 0.34 -0.20".split()  # the mean seed is 4.5, so 0.045 above
     p = "0.039"  # all eight of one sign: 2 / 2^8 = 0.0078, 5 times, as the test without runs counts as well
     assert lines[5:10] == [
-        f"symmetry a > b 8 +0.400 [+0.400, +0.400] {p} as predicted".split(),
+        f"symmetry a > b 8 +0.400 [+0.400, +0.400] {p} shown".split(),
         f"symmetry_1 a < b 8 +0.400 [+0.400, +0.400] {p} the other way".split(),
         "heads a > b 8 +0.000 [+0.000, +0.000] 1 not shown".split(),  # no difference in any seed
-        f"symmetry a - c > b - a 8 +0.300 [+0.300, +0.300] {p} as predicted".split(),  # -0.1 and -0.4
+        f"symmetry a - c > b - a 8 +0.300 [+0.300, +0.300] {p} shown".split(),  # -0.1 and -0.4
         "symmetry a > d 0 no pairs 1 too few pairs".split()]
     for words in "--all", "--measure symmetry", "--arms a", "--by_layer --arms c":
         others = printed(*folders, "--plan", plan, *words.split())
@@ -134,7 +134,7 @@ def test_a_race_counts_the_first_step_at_its_target_and_all_steps_of_a_run_that_
     _, of_b, of_a, _, test = printed(*folders, "--plan", plan)[:5]
     assert of_b == "b 8 650 1 100% baseline 1".split()  # seven times 600, and 1,000
     assert of_a == "a 8 300 0 46% -350 [-500, -300] 1".split()
-    assert test == "steps_to_2.2 a < b 8 -350 [-500, -300] 0.0078 as predicted".split()
+    assert test == "steps_to_2.2 a < b 8 -350 [-500, -300] 0.0078 shown".split()
     text = plan.read_text()
     plan.write_text(f"{text}\nmost_params = 0.5")  # write_run has one
     assert "has 1 parameters" in run(*folders, "--plan", plan)

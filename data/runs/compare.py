@@ -25,7 +25,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "p, not planned": "exact sign flips of the pairs of these two arms alone, not corrected for other comparisons",
     "agree": "pairs whose difference has the sign of the mean",
     "p": "exact sign flips of pairs (above 20: 100,000 random ones), times the tests that are left (Holm)",
-    "result": f"not shown: p is 0.05 or more; too few pairs: p is never below 0.05 with fewer than {MIN_PAIRS}",
+    "result": "shown: p is below 0.05; the other way: the same, in the other direction; too few pairs: p cannot be",
     "of baseline": "mean of steps, as a share of that of the first arm with the same task",
     "never": "runs that never get there; each counts as all of its steps",
     "updates saved": "share not needed to reach the baseline's last loss (means of three), median over pairs",
@@ -67,7 +67,7 @@ def tests_table(planned, arms):
     rows = []
     for (measure, left, direction, right), pairs, p in zip(planned, pairs_of, corrected):
         is_predicted = (pairs["difference"] > 0) == (direction == ">")
-        result = "as predicted" if is_predicted else "the other way"
+        result = "shown" if is_predicted else "the other way"
         if p >= 0.05:
             result = "not shown" if pairs["n_pairs"] >= MIN_PAIRS else "too few pairs"
         rows.append({"measure": measure, "left": left, "": direction, "right": right, "pairs": pairs["n_pairs"],
