@@ -182,7 +182,9 @@ class SelfAttention(nn.Module):
         q = self.split_heads(self.pos_q(p)[None])  # (1, H, T, D)
         k = self.split_heads(self.pos_k(p)[None])  # (1, H, T, D)
         logits = q @ k.mT / q.shape[-1] ** 0.5  # (1, H, T, T)
-        return logits if predict_at is None else logits[0, :, predict_at].transpose(0, 1)  # (B, H, Q, T)
+        if predict_at is None:
+            return logits
+        return logits[0, :, predict_at].transpose(0, 1)  # (H, B, Q, T) -> (B, H, Q, T)
 
     def split_heads(self, x):
         """(B, T, C) -> (B, H, T, D)."""

@@ -17,8 +17,8 @@ root of M^T M, the same of the key side. Between them stands a random matrix, Z 
     E tr(AZB AZB) = |BA|^2 = |MM|^2   and   E |AZB|^2 = |A|^2 |B|^2 = |M|^4,
 
 their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. For trained positions it was
-within a twentieth of the mean. If a few singular values are far above the others, it can be a third above the mean, or
-half of it. Single matrices scatter widely: their standard deviation was 1 to 2.8 times the mean.
+within a twentieth of the mean. If a few singular values are far above the others, this formula can give a third more
+than the mean, or half of it. Single matrices scatter widely: their standard deviation was 1 to 2.8 times the mean.
 
 Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S. If
 a few singular values are large, their norms differ much, and directionality is far from 0 by chance.
@@ -85,7 +85,8 @@ class Factored(NamedTuple):
         return (self.gram_q @ k * k).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
 
     def mean_symmetry(self):
-        # MM = W_q (W_k^T W_q) W_k^T
+        # MM = W_q X W_k^T with X = W_k^T W_q, (r, r). So |MM|^2 = tr(X^T (W_q^T W_q) X (W_k^T W_k)), and the trace of a
+        # product with a symmetric matrix is the sum of all products of their entries.
         square = (self.cross_gram.mT @ self.gram_q @ self.cross_gram * self.gram_k).double().sum((-2, -1))
         return square / self.energy().square()
 
