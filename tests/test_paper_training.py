@@ -124,7 +124,7 @@ def first_gradient(power, causal, late=256):
     return torch.autograd.grad(loss, w_qk)[0]
 
 
-@pytest.mark.parametrize("power, words", [(0, "all equal"), (-1, "1/σ"), (-2, "1/σ²")])
+@pytest.mark.parametrize("power, words", [(0, "all equal"), (-1, "1/σ_k"), (-2, "1/σ_k²")])
 def test_thm_2_3_S1_12_and_cor_S1_13_rows_or_columns_dominate_as_the_errors_are_uneven(power, words):
     """Pr[|column| > w] > Pr[|row| > w] for all large w if causal (Eq. 13, S94), and Var|row| = Var|column| if not (Eq.
     S103): neither follows. With equal errors columns dominate in both, and with errors of deviations 1/sigma^2 rows do,

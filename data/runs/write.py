@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas
 import torch
 
-from config import ROOT, as_now, may_differ, require
+from config import ROOT, TrainConfig, as_now, may_differ, require
 from data.atomic import remove_leftovers, replacing, write_json
 from data.wqk import head_products, multiply, parts_of_symmetry
 
@@ -83,24 +83,24 @@ def identity(run, path):
     return same | dict(corpus=run["data"]["sha256"], parent_sha256=run.get("parent_sha256", ""))
 
 
-def last_weights(folder, cfg, expected):
+NO_SIZES = {"causal", "dropout", "attn_dropout", "init_std"}  # the keys of a model that may be others in a child
+
+
+def last_weights(folder, cfg, vocab_size):
     """
-    Returns the state dict at the end of the run in a folder, for a run that begins with it. cfg, expected: of that one,
-    its TrainConfig and its own state dict. Raises ConfigError if the run has not ended, or if sizes do not fit.
+    Returns the state dict at the end of the run in a folder, for a run of a TrainConfig that begins with it. Raises
+    ConfigError if the run has not ended, or if its model is another one.
     """
     path = Path(folder, "ckpt.pt")
     require(path.exists(), f"parent = {folder!r}, expected the folder of a run: there is no {path}")
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     step, max_iters = checkpoint["step"], checkpoint["config"]["max_iters"]
     require(step == max_iters, f"parent = {folder!r} is at step {step} of {max_iters}: let it finish first")
-    parent = as_now(checkpoint["config"], path, only_known=True)
-    for key in "positions", "tie":
-        require(parent[key] == getattr(cfg, key), f"parent = {folder!r} has {key} = {parent[key]!r}")
-    weights = checkpoint["model"]
-    for name in weights.keys() | expected.keys():
-        shapes = [tuple(state[name].shape) if name in state else "none" for state in (weights, expected)]
-        require(shapes[0] == shapes[1], f"parent = {folder!r}: its {name} is {shapes[0]}, and here it is {shapes[1]}")
-    return weights
+    parent = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
+    there = vars(parent.of_model(len(checkpoint["model"]["tok_emb.weight"])))
+    for key, here in vars(cfg.of_model(vocab_size)).items():  # heads and positions are in no shape of a weight
+        require(key in NO_SIZES or there[key] == here, f"parent = {folder!r} has {key} = {there[key]!r}, not {here!r}")
+    return checkpoint["model"]
 
 
 def digest(model):
