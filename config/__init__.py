@@ -58,7 +58,10 @@ def key(default, text, allowed=POSITIVE):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value."""
+    """
+    The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value. That of a new key is what the
+    code did without it, because older runs have no such key.
+    """
 
     data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote", NAME)
     causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one", BOOL)

@@ -92,6 +92,12 @@ def test_a_corpus_that_is_too_small_is_refused_where_tokens_would_be_validated_o
             batches.Loader(keys, of_files, CPU)
 
 
+def test_rows_of_fewer_keys_than_queries_are_refused():
+    w_q, w_k = torch.randn(2, 1, 12, 6)  # of two key heads for four query heads, as layer_factors returns them
+    with pytest.raises(ConfigError, match=r"W_q or W_k is \(1, 12, 6\), expected \(L, C, C\)"):
+        write.score_rows(0, "wqk", [2], (w_q, w_k), None, analyze.scores)
+
+
 @pytest.mark.parametrize("size", [1e-5, 1])
 def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_update(size):
     old = torch.randn(2, 2, 12, 12)  # W_q and W_k of two layers, (2, L, C, C), in float32, as a run holds them

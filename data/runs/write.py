@@ -34,6 +34,8 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
     update_symmetry is that of the change of W_qk since then (Theorem 2.4). own_heads, shared and mirror are the parts
     of the symmetry of a layer (data/wqk.py).
     """
+    for w in new:  # or heads would be cut in the wrong places, as of grouped keys
+        require(w.shape[1] == w.shape[2], f"{matrix}: W_q or W_k is {tuple(w.shape)}, expected (L, C, C) of stacked_qk")
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
