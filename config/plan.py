@@ -130,7 +130,9 @@ def commands(path, for_all):
 
 
 def main(argv):
-    name, *flags = argv or sys.exit("python -m config.plan NAME [--run] [--jobs=2] [--key=value ...]")
+    if not argv or argv[0].startswith("-"):
+        sys.exit("python -m config.plan NAME [--run] [--jobs=2] [--key=value ...]")
+    name, *flags = argv
     path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
     is_run = "--run" in flags
     try:

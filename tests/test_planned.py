@@ -31,7 +31,7 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
 
 
 @pytest.mark.parametrize("planned, argv, words", [
-    ("[]", ["--init=random"], "there is no file"),  # xargs would train something else
+    ("[]", ["--init=random"], "python -m config.plan NAME"),  # xargs would train something else
     ("[]", ["starts", "--init=random"], "its runs differ in init"),
     ("[]", ["mine.py", "--run", "--jobs=0"], "jobs = 0, expected 1 or more"),
     ("[]", ["mine.py", "--jobs=2"], "unknown key jobs"),
@@ -138,5 +138,7 @@ def test_a_race_counts_the_first_step_at_its_target_and_all_steps_of_a_run_that_
     text = plan.read_text()
     plan.write_text(f"{text}\nmost_params = 0.5")  # write_run has one
     assert "has 1 parameters" in run(*folders, "--plan", plan)
+    plan.write_text(f"{text}\nmost_params = 5")
+    assert "b has no run of seed 8, and a race needs all" in run(*folders[:-1], "--plan", plan)
     plan.write_text(f"{text}\nmost_params = 5\narms['a']['parent'] = 'b'")
     assert "a has a parent, and in a race none may" in run(*folders, "--plan", plan)

@@ -116,6 +116,8 @@ def require_runs_of(plan, arms):
         for seed in arm.seeds():
             require(seed in plan.seeds, f"{plan.path} has no seed {seed}")
         if plan.most_params:
+            for seed in plan.seeds:
+                require(seed in arm.seeds(), f"{plan.path}: {name} has no run of seed {seed}, and a race needs all")
             n_params = arm.config["n_params"]
             require(n_params <= plan.most_params, f"{plan.path}: {name} has {n_params:,} parameters, and "
                     f"{plan.most_params:,} are allowed")
