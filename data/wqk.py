@@ -33,6 +33,7 @@ from torch import Tensor
 DIRECTIONS = 2048  # that are drawn for the norms of a matrix
 MATRICES = 512  # of such norms that are drawn
 SYMMETRIES = 400  # that are drawn of a matrix
+FEW = 128  # directions, of which products of matrices are fast
 
 
 class Whole(NamedTuple):
@@ -194,7 +195,11 @@ def draw_norms(product):
 
 
 def draw_symmetries(product):
-    """Returns the symmetries (SYMMETRIES,) of random matrices in the directions of M (C, C)."""
+    """Returns the symmetries (SYMMETRIES,) of random matrices in the directions of M (C, C), fewer if M has many."""
+    if len(product.w_q) > FEW:
+        symmetries = draw_of_many(product.w_q.float() @ product.w_k.float().mT)
+        if symmetries is not None:
+            return symmetries
     # With M = U S V^T they are U S Z S V^T, and with K = S V^T U S their symmetry is tr(Z K Z K) / |S Z S|^2.
     u, s, vt = torch.linalg.svd(product.w_q.double() @ product.w_k.double().mT)
     r = 1 + int((s.square().cumsum(0) < 0.9995 * s.square().sum()).sum())  # directions that hold nearly all of |M|^2
@@ -202,11 +207,35 @@ def draw_symmetries(product):
     k = s[:, None] * (vt[:r] @ u[:, :r]).float() * s  # (r, r)
     generator = torch.Generator().manual_seed(0)
     symmetries = []
-    for _ in range(SYMMETRIES if r <= 128 else SYMMETRIES // 4):  # of a wide layer fewer, which takes a second
+    for _ in range(SYMMETRIES if r <= FEW else SYMMETRIES // 4):  # of many directions each takes long
         z = torch.randn(r, r, generator=generator).to(k.device)
         zk = z @ k
         symmetries.append((zk * zk.mT).sum() / (s[:, None] * z * s).square().sum())
     return torch.stack(symmetries)
+
+
+def draw_of_many(m):
+    """
+    Returns the same (SYMMETRIES,) of M (C, C), without a product of matrices for each. None if few directions dominate.
+
+    If many directions are alike, |S Z S|^2 is nearly constant: its deviation is sqrt(2) |S^2|^2 / |S|^4 of its mean
+    |S|^4. And if K has the singular values k, tr(Z K Z K) has the distribution of a sum over all i and j,
+    sum k_i k_j g_ij g_ji with g ~ N(0, 1). The largest FEW of k are drawn. The rest of the sum, of many small terms, is
+    normal: its mean is the sum of its k^2, and the variance of the whole sum is 2 |k|^4.
+    """
+    squares = torch.linalg.eigvalsh(m @ m.mT).clamp_min(0)  # S^2
+    if squares.sum().square() < 30 * squares.square().sum():  # the deviation is above a twentieth
+        return None
+    mm = m @ m  # U S V^T U S V^T has the singular values of K = S V^T U S
+    k = torch.linalg.eigvalsh(mm @ mm.mT).clamp_min(0).sqrt().cpu()
+    energy = k.square().sum()
+    k = k[-FEW:]
+    generator = torch.Generator().manual_seed(0)
+    g = torch.randn(SYMMETRIES, FEW, FEW, generator=generator)
+    drawn = (g * g.mT * k[:, None] * k).sum((1, 2))  # (SYMMETRIES,)
+    deviation = (2 * (energy.square() - k.square().sum().square())).sqrt()
+    rest = energy - k.square().sum() + deviation * torch.randn(SYMMETRIES, generator=generator)
+    return (drawn + rest) / squares.sum().square().cpu()
 
 
 @functools.lru_cache(maxsize=1)  # all layers of a model have the same size
