@@ -230,12 +230,19 @@ def draw_of_many(m):
     k = torch.linalg.eigvalsh(mm @ mm.mT).clamp_min(0).sqrt().cpu()
     energy = k.square().sum()
     k = k[-FEW:]
-    generator = torch.Generator().manual_seed(0)
-    g = torch.randn(SYMMETRIES, FEW, FEW, generator=generator)
-    drawn = (g * g.mT * k[:, None] * k).sum((1, 2))  # (SYMMETRIES,)
+    pairs, normal = draw_pairs(FEW)
+    drawn = ((pairs @ k) * k).sum(1)  # (SYMMETRIES,)
     deviation = (2 * (energy.square() - k.square().sum().square())).sqrt()
-    rest = energy - k.square().sum() + deviation * torch.randn(SYMMETRIES, generator=generator)
+    rest = energy - k.square().sum() + deviation * normal
     return (drawn + rest) / squares.sum().square().cpu()
+
+
+@functools.lru_cache(maxsize=1)  # all layers have the same ones
+def draw_pairs(n):
+    """Returns the products g_ij g_ji of g ~ N(0, 1), (SYMMETRIES, n, n), and as many more numbers of N(0, 1)."""
+    generator = torch.Generator().manual_seed(0)
+    g = torch.randn(SYMMETRIES, n, n, generator=generator)
+    return g * g.mT, torch.randn(SYMMETRIES, generator=generator)
 
 
 @functools.lru_cache(maxsize=1)  # all layers of a model have the same size
