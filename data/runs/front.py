@@ -10,7 +10,7 @@ from data.runs.kept import pool
 from data.runs.plots import draw_seeds, put_name
 
 TITLE = ("With positions added to the tokens, encoders turn symmetric, and in decoders\n"
-         "a few columns dominate. With rotary positions, we see neither.")
+         "a few columns dominate. With rotary positions, neither lasts.")
 COLUMNS = {"positions added to the tokens (BERT, GPT-2)": ("learned", "decoder"),
            "rotary positions (LLaMA, ModernBERT)": ("rotary", "decoder_rotary")}
 AXES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality:\nbelow 0, columns dominate"}

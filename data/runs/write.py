@@ -85,7 +85,7 @@ def identity(run, path):
     return same | dict(corpus=run["data"]["sha256"], parent_sha256=run.get("parent_sha256", ""))
 
 
-NO_SIZES = {"causal", "dropout", "attn_dropout", "init_std"}  # the keys of a model that may be others in a child
+SWITCHED = {"causal", "dropout", "attn_dropout", "init_std"}  # the keys of a model in which a child may differ
 
 
 def last_weights(folder, cfg, vocab_size):
@@ -101,7 +101,7 @@ def last_weights(folder, cfg, vocab_size):
     parent = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
     there = vars(parent.of_model(len(checkpoint["model"]["tok_emb.weight"])))
     for key, here in vars(cfg.of_model(vocab_size)).items():  # heads and positions are in no shape of a weight
-        require(key in NO_SIZES or there[key] == here, f"parent = {folder!r} has {key} = {there[key]!r}, not {here!r}")
+        require(key in SWITCHED or there[key] == here, f"parent = {folder!r} has {key} = {there[key]!r}, not {here!r}")
     return checkpoint["model"]
 
 
