@@ -27,8 +27,8 @@ sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run 
 __path__ = [str(Path(__file__).resolve().parent)]
 from analyze.data.memory import keep_memory
 from analyze.data.names import CheckpointError, printable, require
-from analyze.data.wqk import (draw_norms, draw_symmetries, energy_of_terms, head_products, in_float64, mirrored_heads,
-                              multiply, parts_of_symmetry)
+from analyze.data.wqk import (draw_norms, draw_symmetries, energy_of_terms, head_products, in_float64, multiply,
+                              parts_of_symmetry)
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
@@ -244,10 +244,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             require(not math.isnan(numbers[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero or NaN")
             if per_head:
                 w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D), a key head for every query head
-                products = head_products(w_q, w_k)  # (H, H) each
-                numbers[0] |= parts_of_symmetry(*products)
-                for h, partner in enumerate(mirrored_heads(w_q, w_k, *products)):
-                    numbers.append(score_row(w_q[h], w_k[h], gamma, head=h) | partner)
+                numbers[0] |= parts_of_symmetry(*head_products(w_q, w_k))
+                numbers += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
             rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in numbers]
     # What is the same in all rows. How much was read, and what was not scored, is no property of the model.
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,

@@ -142,34 +142,6 @@ def parts_of_symmetry(straight, turned):
     return dict(own_heads=(own / energy).item(), shared=(shared / energy).item(), mirror=(mirror / energy).item())
 
 
-def mirrored_heads(w_q, w_k, straight, turned):
-    """
-    Returns for each head {name: value}: the head whose transpose it is most like (partner), the cosine of its W_qk with
-    that transpose, and with the W_qk of the partner itself. {} for a head without a partner beyond what chance gives.
-    straight, turned: the head_products of w_q and w_k.
-    """
-    w_q, w_k = near_one(w_q, (-3, -2, -1)), near_one(w_k, (-3, -2, -1))
-    norms = straight.diagonal().sqrt()
-    cosines = turned / (norms[:, None] * norms)  # of W_h and W_g^T
-    cosines.fill_diagonal_(-torch.inf)
-    # By chance a cosine is 0, with the deviation |W_h W_g| |W_g W_h| / (|W_h|^2 |W_g|^2). The best one of H - 1 is
-    # below this many deviations in 95 of 100 cases, if they are normal.
-    deviations = torch.special.ndtri(torch.tensor(0.95) ** (1 / max(1, len(w_q) - 1)))
-    gram_q, gram_k = w_q.mT @ w_q, w_k.mT @ w_k  # (H, D, D) each
-    heads = []
-    for h, g in enumerate(cosines.argmax(1).tolist()):
-        products = []  # |W_h W_g|^2 and |W_g W_h|^2
-        for left, right in (h, g), (g, h):
-            kq = w_k[left].mT @ w_q[right]  # (D, D)
-            products.append((gram_q[left] @ kq @ gram_k[right] * kq).sum())
-        energies = [(gram_q[i] * gram_k[i]).sum() for i in (h, g)]  # |W_h|^2 and |W_g|^2
-        chance = (products[0] * products[1]).sqrt() / (energies[0] * energies[1])
-        is_beyond = cosines[h, g] > deviations * chance
-        equals = straight[h, g] / (norms[h] * norms[g])
-        heads.append(dict(partner=g, mirrors=cosines[h, g].item(), equals=equals.item()) if is_beyond else {})
-    return heads
-
-
 def in_float64(w):
     """Returns w in float64. A Mac's GPU, which has none, gives it to the CPU."""
     return w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)

@@ -9,7 +9,7 @@ import analyze
 from config import ConfigError, load
 from data.export import to_bert
 from data.runs.offsets import offset_logits
-from data.wqk import head_products, mirrored_heads, parts_of_symmetry
+from data.wqk import head_products, parts_of_symmetry
 from model import ModelConfig, Transformer
 from tests.lives import checkpoint, run, scores
 
@@ -136,28 +136,3 @@ def test_the_logits_by_offset_are_those_from_which_softmax_makes_the_attention(c
     for i, offset in enumerate(range(1 - T, T)):
         torch.testing.assert_close(found[:, i], expected.diagonal(offset, -2, -1).nanmean(-1), atol=1e-4, rtol=1e-4,
                                    equal_nan=True)
-
-
-# ---- head by head ------------------------------------------------------------------------------------------------
-
-
-def test_the_partner_of_a_head_is_the_one_whose_transpose_it_is():
-    w_q, w_k = torch.randn(2, 6, 40, 4)
-    w_q[3], w_k[3] = w_k[1] + 0.3 * torch.randn(40, 4), w_q[1]  # W_3 is about the transpose of W_1
-    heads = mirrored_heads(w_q, w_k, *head_products(w_q, w_k))
-    assert [head.get("partner") for head in heads] == [None, 3, None, 1, None, None]
-    w_1, w_3 = w_q[1] @ w_k[1].mT, w_q[3] @ w_k[3].mT
-    for cosine, m in ("mirrors", w_3.mT), ("equals", w_3):
-        expected = torch.cosine_similarity(w_1.flatten(), m.flatten(), 0).item()
-        assert heads[1][cosine] == pytest.approx(expected, abs=1e-5)
-
-
-def test_of_independent_heads_five_in_a_hundred_have_a_partner_by_chance():
-    """Also if they use the same few directions, and a cosine is easily large."""
-    common = torch.diag(torch.arange(1, 31) ** -0.5)
-    n_found = 0
-    for _ in range(60):
-        w_q, w_k = common @ torch.randn(2, 8, 30, 5)
-        n_found += sum(head != {} for head in mirrored_heads(w_q, w_k, *head_products(w_q, w_k)))
-    assert 5 < n_found < 48  # of 480; 24 are expected
-    assert mirrored_heads(w_q[:1], w_k[:1], *head_products(w_q[:1], w_k[:1])) == [{}]

@@ -17,9 +17,6 @@ COLUMNS = {
     "own_heads": float,  # of a layer, with --per_head: its symmetry is own_heads + shared + mirror (data/wqk.py)
     "shared": float,
     "mirror": float,
-    "partner": "Int64",  # of a head: the one whose transpose it is most like, if more than by chance (data/wqk.py)
-    "mirrors": float,  # the cosine of its W_qk with that transpose
-    "equals": float,  # and with the W_qk of the partner
     "directionality_95": float,  # of a layer: 95 % of random directionalities are between minus this and this
     "head": "Int64",  # an empty cell: the whole layer
     "stack": "str",  # encoder, decoder, ...; "" if the model has one stack
@@ -101,11 +98,9 @@ def add_scores(path, rows):
 # ---- what is printed ---------------------------------------------------------------------------------------------
 
 
-# The columns of a line for a layer. The scores that a fork adds are between the two.
+# The columns of a line for a layer. The scores that a fork adds come behind them.
 FIRST = ("stack", "layer", "head", "symmetry", "symmetry_chance", "symmetry_95", "own_heads", "shared", "mirror",
          "directionality", "directionality_95")
-LAST = "partner", "mirrors", "equals"
-HEADERS = {"directionality_95": "its 95 % range", "mirrors": "mirrors it", "equals": "equals it"}
 LEGEND = {  # what a column means, in a line of 116 characters at most
     "symmetry": "1 if W_qk equals its transpose, -1 if it equals minus its transpose",
     "symmetry chance": "the mean symmetry of random matrices that use the same directions as W_qk",
@@ -113,8 +108,6 @@ LEGEND = {  # what a column means, in a line of 116 characters at most
     "own heads": "what single heads have of the symmetry of their layer; own heads + shared + mirror = symmetry",
     "shared": "what it has because heads have a symmetric part in common",
     "mirror": "what it has because one head is like the transpose of another",
-    "partner": "the head whose transpose a head is most like, where 95 % of chance is less",
-    "mirrors it": "the cosine of its W_qk with the transpose of that of its partner; equals it: with that W_qk itself",
     "directionality": "below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are",
     "its 95 % range": "about where the directionality of 95 % of random matrices with the same singular values is",
     "outside its 95 % range": "how many layers have a directionality that is not in this range",
@@ -145,7 +138,7 @@ def layer_table(table):
     """Returns a line for each layer and head, without columns that are empty."""
     ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
     added = shown_scores(table).drop(["symmetry", "directionality"])
-    cells = table.assign(directionality_95=ends)[[*FIRST, *added, *LAST]].map(cell_text)
+    cells = table.assign(directionality_95=ends)[[*FIRST, *added]].map(cell_text)
     return cells.loc[:, (cells != "").any()].rename(columns=header).to_string(index=False)
 
 
@@ -157,7 +150,7 @@ def cell_text(value):
 
 def header(column):
     """Returns how a column is called where it is printed."""
-    return HEADERS.get(column, column.replace("_", " "))
+    return "its 95 % range" if column == "directionality_95" else column.replace("_", " ")
 
 
 def model_table(table):
