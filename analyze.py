@@ -27,8 +27,8 @@ sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run 
 __path__ = [str(Path(__file__).resolve().parent)]
 from analyze.data.memory import keep_memory
 from analyze.data.names import CheckpointError, printable, require
-from analyze.data.wqk import (draw_norms, draw_symmetries, energy_of_terms, head_products, in_float64, multiply,
-                              parts_of_symmetry)
+from analyze.data.wqk import (draw_norms, energy_of_terms, head_products, in_float64, limit_of_symmetry,
+                              multiply, parts_of_symmetry)
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
@@ -176,7 +176,7 @@ def score_row(w_q, w_k, gamma, head=None):
     row |= dict(symmetry_chance=measured.product.mean_symmetry().item())
     if head is None:
         if len(w_q) <= 1024 and math.isfinite(row["symmetry"]):  # of wider layers it would take longer than all else
-            row["symmetry_95"] = draw_symmetries(measured.product).quantile(0.95).item()
+            row["symmetry_95"] = limit_of_symmetry(measured.product)
         # Of 100 random matrices 95 have a directionality between minus this and this. It is drawn, so it is within a
         # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
         rows, columns = excess(draw_norms(measured.product), gamma).chunk(2)  # (MATRICES / 2,)

@@ -33,7 +33,7 @@ from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
 from data.memory import keep_memory
 from data.runs import write
-from data.wqk import draw_symmetries, multiply
+from data.wqk import limit_of_symmetry, multiply
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
@@ -346,7 +346,7 @@ def finish(trainer):
 
     limits = []  # a model that is wider would take longer than this
     if trainer.cfg.n_embd <= 1024:
-        limits = [draw_symmetries(multiply(*factors)).quantile(0.95).item() for factors in zip(*trainer.scored["wqk"])]
+        limits = [limit_of_symmetry(multiply(*factors)) for factors in zip(*trainer.scored["wqk"])]
     trainer.place.say(f"{samples.table_of_ends(draw(trainer.out), limits)}; picture: {trainer.out}/run.png")
     with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
         trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))

@@ -40,9 +40,9 @@ def test_the_limit_does_not_depend_on_the_size_of_the_weights_and_stands_if_head
         assert analyze.score_row(*factors, 2.0)["directionality_95"] == pytest.approx(limit, rel=0.12)
 
 
-# common: of both sides. Of 200 dimensions most are not drawn one by one, unless few dominate.
+# common: of both sides. Of 200 dimensions none is drawn, unless few dominate.
 @pytest.mark.parametrize("C, r, common", [(32, 1, 0), (32, 4, 1), (32, 32, 0), (32, 32, 3), (200, 200, 0),
-                                          (200, 200, 1), (200, 2, 1)])
+                                          (200, 200, 1), (200, 50, 1), (200, 2, 1)])
 def test_random_matrices_in_the_directions_of_another_have_its_mean_and_limit_and_no_larger_deviation(C, r, common):
     w_q, w_k = common * torch.randn(C, r).double() + torch.randn(2, C, r).double()
     u, s, vt = torch.linalg.svd(w_q @ w_k.T)
@@ -54,12 +54,3 @@ def test_random_matrices_in_the_directions_of_another_have_its_mean_and_limit_an
     assert drawn.std() < 1.05 * 2**0.5 * mean
     assert 0.92 < (drawn < limit).double().mean() < 0.98 or r == 1  # with one direction all have the same symmetry
     assert limit == pytest.approx(drawn.quantile(0.95).item(), rel=0.25)
-
-
-def test_the_limit_of_many_like_directions_is_that_of_any_random_matrices(monkeypatch):
-    """A rotation uses all directions alike. Most of them are not drawn one by one here."""
-    monkeypatch.setitem(analyze.draw_symmetries.__globals__, "FEW", 16)
-    rotation, _ = torch.linalg.qr(torch.randn(60, 60))
-    limit = analyze.score_row(torch.eye(60), rotation, 2.0)["symmetry_95"]
-    drawn = analyze.symmetry(torch.randn(4000, 60, 60))
-    assert 0.92 < (drawn < limit).double().mean() < 0.98

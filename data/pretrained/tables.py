@@ -104,7 +104,7 @@ FIRST = ("stack", "layer", "head", "symmetry", "symmetry_chance", "symmetry_95",
 LEGEND = {  # what a column means, in a line of 116 characters at most
     "symmetry": "1 if W_qk equals its transpose, -1 if it equals minus its transpose",
     "symmetry chance": "the mean symmetry of random matrices that use the same directions as W_qk",
-    "symmetry 95": "what 95 % of these matrices are below, drawn for layers of at most 1,024 dimensions",
+    "symmetry 95": "what about 95 % of these matrices are below, for layers of at most 1,024 dimensions",
     "own heads": "what single heads have of the symmetry of their layer; own heads + shared + mirror = symmetry",
     "shared": "what it has because heads have a symmetric part in common",
     "mirror": "what it has because one head is like the transpose of another",
