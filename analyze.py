@@ -2,9 +2,8 @@
 Symmetry and directionality of W_qk = W_q W_k^T, and the scores of pretrained models.
 
     python analyze.py --hf bert-base gpt2 --csv scores.csv    # names of data/published/models.csv, Hub ids, folders
-    python analyze.py --hf ./mine --q 'blocks.{i}.wq.weight' --k 'blocks.{i}.wk.weight' --heads 32,8
 
-In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two nn.Linear layers.
+In Python: score_model("gpt2"), score_layers of a model of your own, or scores(q.weight.T, k.weight.T) of two nn.Linear.
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. If columns dominate, directionality is below 0.
@@ -188,17 +187,16 @@ def score_row(w_q, w_k, gamma, head=None):
 
 
 class ScoredModel(NamedTuple):
-    """What score_model returns. Printed, it is a table of layers."""
+    """What score_model and score_layers return. Printed, it is a table of layers."""
 
     table: Any  # a DataFrame: a row for each layer, and with per_head for each head (tables.COLUMNS)
-    factors: tuple  # W_q and W_k of the last layer, (C, Hkv D) each
     note: str  # how much was read, and what was left out
-    readers: dict  # {(stack, layer): a function that reads its factors}
+    readers: dict  # {(stack, layer): a function that reads its heads w_q (H, C, D) and w_k (Hkv, C, D)}
 
     def wqk(self, layer, stack=""):
         """W_qk of a layer, (C, C), in float64. It is read again, so that no model has to fit into the memory."""
         require((stack, layer) in self.readers, f"no layer {layer} of stack {stack!r}: see the table")
-        w_q, w_k = self.readers[stack, layer]()
+        w_q, w_k = layer_factors(*self.readers[stack, layer]())
         return wqk(in_float64(w_q), in_float64(w_k))
 
     def __repr__(self):
@@ -207,58 +205,77 @@ class ScoredModel(NamedTuple):
         return tables.layer_table(self.table)
 
 
+def score_layers(layers, heads=(1, 1), gamma=GAMMA, per_head=False):
+    """
+    Score the layers of a model of your own. layers: a list of pairs, W_q (C, H D) and W_k (C, Hkv D).
+
+        >>> score_layers([(block.wq.weight.T, block.wk.weight.T) for block in model.blocks], heads=(32, 8))
+
+    heads: H and Hkv, needed if they differ, and for per_head. Raises ValueError if they do not fit.
+    """
+    from analyze.data.pretrained import tables
+
+    rows = []
+    for i, weights in enumerate(layers):
+        w_q, w_k = [split_heads(torch.as_tensor(w), n) for w, n in zip(weights, heads)]  # (H, C, D), (Hkv, C, D)
+        if w_q.shape[1:] != w_k.shape[1:]:
+            raise ValueError(f"layer {i}: expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv)")
+        rows += [dict(layer=i, stack="") | row for row in rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}")]
+    common = dict(model="layers", source="", params=0, gamma=gamma)
+    return ScoredModel(tables.score_table(rows, common, SCORES), "in memory", {})
+
+
 @torch.no_grad()
-def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
+def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
     """
     Score every layer of a model: a name of data/published/models.csv, a Hub id, a folder, a file, or a module in
-    memory that has a config, as those of transformers. Returns a ScoredModel, which prints as a table of layers.
+    memory that has a config, as those of transformers. Raises CheckpointError, in one line, if it cannot be read.
 
-        >>> model = score_model("./mine", q="blocks.{i}.wq.weight", k="blocks.{i}.wk.weight", heads=(32, 8))
-        >>> model.wqk(layer=3)  # (C, C)
-
-    layout: if it is not known, q and k, or qkv, with heads, order and unscored (data/pretrained/by_hand.py).
-    Raises CheckpointError, with one line that says what to do, if the model cannot be read.
+        >>> score_model("gpt2").wqk(layer=3)  # (C, C)
     """
     from analyze.data.pretrained import tables  # here: a training needs the scores alone
-    from analyze.data.pretrained.by_hand import read_hand
     from analyze.data.pretrained.checkpoint import open_checkpoint
     from analyze.data.pretrained.layouts import read_stacks
 
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
-    hand = read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
-    rows = []
+    rows, readers = [], {}
     # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         opened = open_checkpoint(source)
         shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
-        stacks, left_out = read_stacks(opened.config, shapes, hand)  # where q and k are
+        stacks, left_out = read_stacks(opened.config, shapes)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
         bar = tqdm(stream, printable(name), len(layers), leave=False, unit="layer", disable=None)
         for (stack, layer), tensors in zip(layers, bar):
-            w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
-            factors = layer_factors(w_q, w_k)  # (C, Hkv D) each
-            numbers = [score_row(*factors, gamma)]  # of the layer, and of each head
-            require(not math.isnan(numbers[0]["symmetry"]), f"{layer.names[0]}: W_qk of this layer is zero or NaN")
-            if per_head:
-                w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D), a key head for every query head
-                numbers[0] |= parts_of_symmetry(*head_products(w_q, w_k))
-                numbers += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
-            rows += [dict(layer=layer.index, stack=stack.name, causal=stack.causal) | row for row in numbers]
-    # What is the same in all rows. How much was read, and what was not scored, is no property of the model.
-    common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma,
-                  layout=tables.in_words(layout))
+            pair = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
+            common = dict(layer=layer.index, stack=stack.name, causal=stack.causal)
+            rows += [common | row for row in rows_of_layer(*pair, gamma, per_head, layer.names[0])]
+            readers[stack.name, layer.index] = partial(read_heads, opened, layer)
+    # What is the same in all rows
+    common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma)
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
-    readers = {(stack.name, layer.index): partial(read_factors, opened, layer) for stack, layer in layers}
-    return ScoredModel(tables.score_table(rows, common, SCORES), factors, note, readers)
+    return ScoredModel(tables.score_table(rows, common, SCORES), note, readers)
 
 
-def read_factors(checkpoint, layer):
-    """W_q and W_k of a layer of a checkpoint, (C, Hkv D) each."""
+@torch.no_grad()
+def rows_of_layer(w_q, w_k, gamma, per_head, name):
+    """The numbers of a layer for a table, and with per_head of each head: a list. w_q (H, C, D), w_k (Hkv, C, D)."""
+    rows = [score_row(*layer_factors(w_q, w_k), gamma)]
+    require(not math.isnan(rows[0]["symmetry"]), f"{name}: W_qk of this layer is zero or NaN")
+    if per_head:
+        w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D), a key head for every query head
+        rows[0] |= parts_of_symmetry(*head_products(w_q, w_k))
+        rows += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
+    return rows
+
+
+def read_heads(checkpoint, layer):
+    """Reads w_q (H, C, D) and w_k (Hkv, C, D) of a layer of a checkpoint."""
     [tensors] = checkpoint.stream([layer.names])
-    return layer_factors(*layer.heads(tensors))
+    return layer.heads(tensors)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -275,16 +292,7 @@ def read_command(argv):
     parser.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     parser.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")
-    hand = parser.add_argument_group("models of an unknown layout; in a PATTERN {i} is the layer, and {h} the head")
-    hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
-    hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
-    hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
-    hand.add_argument("--order", metavar="FORM", help="how they hold q and k, a function of data/pretrained/forms.py: "
-                      "blocks, halves, grouped, conv1d; kv, if --k holds keys above values; kernels (in, out)")
-    hand.add_argument("--heads", metavar="H[,HKV[,D]]", help="how many heads of queries and of keys, and their size")
-    hand.add_argument("--unscored", metavar="NAME[,NAME]", help="modules beside q and k that do not change them")
     args = parser.parse_args(argv)
-    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "unscored")}
     for path in filter(None, (args.plot, args.matrices)):
         if not path.endswith((".png", ".pdf", ".svg", ".jpg")):  # or it would be known only after the work
             parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")
@@ -307,7 +315,7 @@ def report_models(args):
             table = tables.rows_of(known, name, args).assign(model=printable(name))
             note = f"is already in {args.csv}: delete its rows to score it again"
             if table.empty or args.matrices:  # W_qk itself is not in the CSV
-                model = score_model(name, args.gamma, args.per_head, device, **args.layout)
+                model = score_model(name, args.gamma, args.per_head, device)
                 if args.csv and table.empty:  # at once, so that nothing is lost if this is stopped
                     tables.add_scores(args.csv, model.table)
                 scored.append(model)

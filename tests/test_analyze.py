@@ -178,6 +178,37 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
     assert numbers(scores(w_q.double() * scale, w_k.double() * scale)) == pytest.approx(plain, abs=1e-5)
 
 
+# ---- layers of one's own code -------------------------------------------------------------------------------------
+
+
+def test_layers_of_ones_own_code_have_the_scores_of_the_same_model_on_the_disk():
+    """With grouped keys; and every head its own."""
+    weights = load_file(model(LLAMA, "m") + "/model.safetensors")
+    names = [[f"layers.{i}.self_attn.{x}_proj.weight" for x in "qk"] for i in range(2)]
+    pairs = [(weights[q].T, weights[k].T) for q, k in names]
+    of_file = analyze.score_model("m", per_head=True)
+    of_code = analyze.score_layers(pairs, heads=(6, 2), per_head=True)
+    same = ["layer", "head", *analyze.SCORES, "symmetry_chance", "symmetry_95", "directionality_95", "mirror", "n", "r"]
+    assert of_code.table[same].equals(of_file.table[same])
+    assert str(of_code) == str(of_file)
+    w_q, w_k = pairs[1]
+    w_q = w_q.unflatten(1, (2, 3, 16)).sum(2).flatten(1)  # of each group
+    assert torch.allclose(of_file.wqk(1).float(), w_q @ w_k.T, atol=1e-6)
+
+
+def test_layers_need_their_heads_only_if_keys_are_fewer():
+    q, k = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+    expected = defined((q.weight.T @ k.weight).detach())
+    for heads in (1, 1), (4, 4):
+        found = analyze.score_layers([(q.weight.T, k.weight.T.detach().numpy())], heads).table
+        assert found.loc[0, list(analyze.SCORES)[:3]].tolist() == pytest.approx(expected, abs=1e-5)
+    for heads in (1, 1), (4, 1), (8, 2):
+        with pytest.raises(ValueError, match="layer 0: expected W_q and W_k"):
+            analyze.score_layers([(q.weight.T, k.weight.T[:, :8])], heads)
+    with pytest.raises(analyze.CheckpointError, match="layer 0: W_qk of this layer is zero"):
+        analyze.score_layers([(0 * q.weight.T, k.weight.T)])
+
+
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -226,15 +257,6 @@ def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for
     assert second.table[:n].equals(first.table) and set(second.table.model[n:]) == {"c"}
     other = analysed("--hf", "b", "--per_head", "--gamma=1")  # scores of another kind are not mixed with them
     assert "b: read" in other.err and other.out != analysed("--hf", "b", "--per_head").out
-
-
-def test_scores_of_other_tensors_are_not_taken_for_those_that_were_asked_for(analysed):
-    model_folder("m", {f"h.{i}.{x}.weight": w for i, pair in enumerate(PAIRS) for x, w in zip(("theta", "phi"), pair)})
-    theta, phi = "h.{i}.theta.weight", "h.{i}.phi.weight"
-    for q, k, pairs in (theta, phi, PAIRS), (phi, theta, PAIRS.flip(1)):
-        found = analysed("--hf", "m", "--q", q, "--k", k, "--heads=2")
-        expected = [defined(m)[1] for m in wqk_of(pairs)]
-        assert list(found.table.directionality[-3:]) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_csv_of_something_else_is_named_and_stays_as_it_is(analysed):

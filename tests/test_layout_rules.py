@@ -146,7 +146,11 @@ REFUSED = [  # config, names, what is said
     # The names that a file has, and those of a state_dict of transformers 5, in one.
     (VIT, qk("encoder.layer.{i}.attention.attention", weights="query key") | qk("layers.{i}.attention"),
      "layers under two kinds of names"),
-    ({}, llama(), "no config.json says its type: name its weights .*q_proj.* with --q"),
+    # Every self-attention is named, and no cross-attention.
+    ({}, llama() | qk("encoder.layers.{i}.cross_attn"), "no config.json says its type: its queries may be "
+     "model.layers.{i}.self_attn.q_proj.weight: score its layers in Python with score_layers"),
+    (dict(model_type="mine"), qk("a.{i}.attn", weights="in_proj") | qk("b.{i}.attn", weights="in_proj"),
+     "'mine' is not known: its queries may be a.{i}.attn.in_proj.weight, b.{i}.attn.in_proj.weight: score"),
     (LLAMA | dict(num_hidden_layers=1), llama(), "weights of layer 1 as well"),
     (LLAMA | dict(model_type="olmo", num_attention_heads=None), llama(), "no number of heads"),
     (LLAMA | dict(num_key_value_heads=2), llama(), "do not fit"),
@@ -183,6 +187,6 @@ REFUSED = [  # config, names, what is said
 
 @pytest.mark.parametrize("config, names, message", REFUSED)
 def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
-    with pytest.raises(CheckpointError, match=message) as error:
+    with pytest.raises(CheckpointError, match=message.replace("{", r"\{")) as error:
         find_stacks(config, names)
     assert "\n" not in str(error.value)

@@ -41,7 +41,6 @@ class Row(NamedTuple):
     n_shared: int | None = None  # number of last layers that take the keys of an earlier one
     unscored: tuple = ()  # modules of this type that are not scored, and what lies beside q and k without changing them
     note: str = ""  # where it was read, if not in transformers, and what else a reader may ask
-    sizes: tuple | None = None  # Sizes by the user's words. The weights are then patterns of whole names
 
     def match(self, names):
         """
@@ -52,10 +51,7 @@ class Row(NamedTuple):
         path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
         matches = []
         for weight in self.weights:
-            if not self.sizes:
-                pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
-            else:
-                pattern = re.sub(r"\\{([ih])\\}", r"(?P<\1>\\d+)", re.escape(weight))
+            pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
             matches += [(weight, match) for match in map(re.compile(pattern).fullmatch, names) if match]
         return matches
 

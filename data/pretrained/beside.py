@@ -28,11 +28,9 @@ PREDICTING = "mtp", "mtp_block", "mtp_layers"  # modules that predict further to
 REMEDIES = {
     "merge the adapter and save again (PEFT: merge_and_unload())": r"lora|adapter|base_layer",
     "merge the two and save again (prune.remove, remove_parametrizations)": r"parametrizations|_orig\b|mask",
-    "if the weights are quantised, multiply them by their scales and save again; else name it "
-    "as one of --unscored": r"scale|qweight|qzeros|g_idx",
+    "if the weights are quantised, multiply them by their scales and save again": r"scale|qweight|qzeros|g_idx",
 }
-CHANGED = re.compile("|".join(REMEDIES.values()))
-OTHERWISE = "if it does not, name it as one of --unscored, with the names of queries and keys"
+OTHERWISE = "if it does not, score the layers in Python with score_layers"
 
 
 def is_of(name, modules):
@@ -60,14 +58,14 @@ def looks_like_query(name, shape):
     return is_numbered and len(shape) > 1 and LIKE_QUERY.fullmatch(name) is not None
 
 
-def refuse_changed(layers, shapes, unscored, by_hand=False):
+def refuse_changed(layers, shapes, unscored):
     """
     Returns the names in the blocks of attention of these layers, or, of layers that hold q and k themselves, those that
     sound like queries or keys. Raises CheckpointError if one of them may change q or k. shapes: of all tensors.
-    unscored: modules that do not. by_hand: a plain Linear, whatever it is called, is another projection.
+    unscored: modules that do not.
 
     Of h.0.attn.q.weight and h.0.attn.k.weight the block is h.0.attn, and the words are q and k. Then h.0.attn.q.bias is
-    harmless (OF_WEIGHT), h.0.attn.out.weight too (beside.csv, or a plain Linear), and h.0.attn.q_delta is refused.
+    harmless (OF_WEIGHT), h.0.attn.out.weight too (beside.csv), and h.0.attn.q_delta is refused.
     """
     scored = set().union(*[layer.names for layer in layers])
     words_of = {}  # {block: its words}
@@ -75,7 +73,6 @@ def refuse_changed(layers, shapes, unscored, by_hand=False):
         require(not WRAPPED.search(name), changed(name))
         block, word = split_name(name)
         words_of.setdefault(block, set()).add(word)
-    sizes = {shapes[name] for name in scored}
     inside = set()
     for name in shapes:
         path = name.split(".")
@@ -90,7 +87,6 @@ def refuse_changed(layers, shapes, unscored, by_hand=False):
             inside.add(name)
             rest = ".".join(path[n:])
             is_harmless = name in scored or is_of(name, unscored) or changes_nothing(rest, words)
-            is_harmless = is_harmless or (by_hand and is_plain_linear(name, block, words, shapes, sizes))
             require(is_harmless, changed(name))
     return inside
 
@@ -102,12 +98,9 @@ def changed(name):
 
 
 def split_name(name):
-    """
-    Returns the block of attention that a weight is in, and its word, what it is called there: h.0.attn and q of
-    h.0.attn.q.weight; h.0.attn and linears.1 of h.0.attn.linears.1.weight, because a word is no number alone.
-    """
-    stem = re.sub(r"(\.linear)?(\.weight|\.kernel)?$", "", name)
-    return re.fullmatch(r"(?:(.*)\.)?([^.]*[^.\d][^.]*(?:\.\d+)*)", stem).groups(default="")
+    """Returns the block of attention that a weight is in, and its word: h.0.attn and q of h.0.attn.q.weight."""
+    block, _, word = re.sub(r"(\.linear)?(\.weight)?$", "", name).rpartition(".")
+    return block, word
 
 
 def is_layer(path):
@@ -121,21 +114,3 @@ def changes_nothing(rest, words):
         if rest.startswith(f"{word}."):
             return rest.removeprefix(f"{word}.") in OF_WEIGHT
     return rest.partition(".")[0] in HARMLESS
-
-
-def is_plain_linear(name, block, words, shapes, sizes):
-    """
-    Returns whether a tensor is of a Linear layer beside q and k: one weight of such a size, and at most a bias.
-
-    With q and k of (C, C), out.weight (C, C) is. wq2.weight is not, by its name; nor down.weight (8, C), of low rank.
-    """
-    module = re.sub(r"\.(weight|kernel|bias)$", "", name)
-    its_block, word = split_name(module)
-    if its_block != block or word.startswith(tuple(words)) or QK_WORD.search(word) or CHANGED.search(word):
-        return False
-    tensors = [other for other in shapes if other.startswith(f"{module}.") and other != f"{module}.bias"]
-    if tensors not in ([f"{module}.weight"], [f"{module}.kernel"]):
-        return False
-    shape = sorted(shapes[tensors[0]])  # so that a transpose has the same
-    is_square = shape == shape[:1] * 2 and any(shape[0] in size for size in sizes)  # (C, C)
-    return is_square or shape in map(sorted, sizes)

@@ -83,21 +83,4 @@ def halves(weights, sizes, config):
     return blocks(weights, sizes, config, n_beside=1)
 
 
-def kv(weights, sizes, config):
-    """q (H D, C) and [k; v] (2 Hkv D, C): all keys, all values."""
-    q, k_and_v = weights
-    return separate([q, k_and_v.chunk(2)[0]], sizes, config)
-
-
-def kernels(weights, sizes, config):
-    """q (C, H D) or (C, H, D), and k (C, Hkv D) or (C, Hkv, D): Flax and Keras store (in, out)."""
-    return separate([weight.flatten(1).mT for weight in weights], sizes, config)
-
-
-def listed(weights, sizes, config):
-    """A tensor (D, C) for each head: those of q, then those of k."""
-    return torch.stack(weights).split([sizes.n_head, sizes.n_kv_head])
-
-
-FORMS = {form.__name__: form for form in (separate, gated, blocks, conv1d, grouped, multi_query, latent, halves, kv,
-                                          kernels, listed)}
+FORMS = {form.__name__: form for form in (separate, gated, blocks, conv1d, grouped, multi_query, latent, halves)}

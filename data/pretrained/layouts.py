@@ -5,9 +5,9 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
     w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
-layouts.csv says where each model has these weights, architectures.py which of its rows a model needs, by_hand.py makes
-a row of what the user says, beside.py says what may lie beside them, and FORMS how tensors hold the heads. These are
-the raw weights: biases, RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
+layouts.csv says where each model has these weights, architectures.py which of its rows a model needs, beside.py what
+may lie beside them, and FORMS how tensors hold the heads. These are the raw weights: biases, RoPE, scaling and norms
+are left out. Query head h meets key head h // (n_head // n_kv_head).
 """
 
 import re
@@ -17,11 +17,11 @@ from typing import NamedTuple
 import torch
 
 from .beside import PREDICTING, is_cross_attention, is_of, looks_like_query, refuse_changed
-from .by_hand import advice, compare_heads, numbered
 from ..names import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)
+SHOWN = 6  # names of queries in an advice
 
 
 class Layer(NamedTuple):
@@ -51,14 +51,11 @@ class Stack(NamedTuple):
 
 
 @only_checkpoint_errors("config.json, or a shape,")
-def read_stacks(config, shapes, hand=None):
+def read_stacks(config, shapes):
     """
     Returns the stacks of self-attention layers in a checkpoint, and what is left out, in words. Raises CheckpointError
-    if q and k are not certain. config: its config.json. shapes: {name: shape} of all tensors. hand: a row in place of
-    the table.
+    if q and k are not certain. config: its config.json. shapes: {name: shape} of all tensors.
     """
-    if hand:
-        return stack_by_hand(config, shapes, hand)
     try:
         return stacks_of_parts(config, shapes)
     except CheckpointError as e:
@@ -68,31 +65,9 @@ def read_stacks(config, shapes, hand=None):
         raise
 
 
-def find_stacks(config, shapes, hand=None):
+def find_stacks(config, shapes):
     """Returns the stacks of read_stacks alone."""
-    return read_stacks(config, shapes, hand)[0]
-
-
-def stack_by_hand(config, shapes, hand):
-    """Returns the one stack that the user has named, and what is left out. config: a witness, if there is one."""
-    missing = {*hand.weights} - {weight for weight, _ in hand.match(shapes)}
-    there = ", ".join(sorted({*map(numbered, shapes)}))
-    require(not missing, f"nothing matches {' or '.join(missing)}: there are {there:.300}")
-    compare_heads(hand, config)
-    layers, *_ = find_layers(hand, shapes, {}, shapes)
-    inside = refuse_changed(layers, shapes, hand.unscored, by_hand=True)
-
-    # Named as what is scored but for a number, as blocks.1.0.wq beside blocks.0.0.wq: of another stack, or forgotten.
-    patterns = {re.sub(r"\{.\}|\d+", "0", weight) for weight in hand.weights}
-    queries = set()
-    for name in sorted(shapes.keys() - inside):
-        if is_of(name, hand.unscored):
-            continue
-        require(re.sub(r"\d+", "0", name) not in patterns, f"{name} is named as what is scored, and is not: if it is "
-                "of another stack, name it as one of --unscored")
-        if looks_like_query(name, shapes[name]):
-            queries.add(numbered(name))
-    return [Stack("", None, layers)], sorted(queries)
+    return read_stacks(config, shapes)[0]
 
 
 def stacks_of_parts(config, shapes):
@@ -118,7 +93,7 @@ def stacks_of_parts(config, shapes):
         if not part.rows and not (part.name and queries.isdisjoint(part.names)):  # a part without queries may be any
             kind = part.model_type
             reason = f"model_type {kind!r} is not known" if kind else "no config.json says its type"
-            raise CheckpointError(f"{reason}: {advice(part.config, part.names & queries, part.names)}")
+            raise CheckpointError(f"{reason}: {advice(part.names & queries)}")
         rows = [row for row in part.rows if row.match(part.names)]
         left_out += missing_stacks(part, rows)
         for row in rows:
@@ -132,7 +107,7 @@ def stacks_of_parts(config, shapes):
             queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
     left = sorted(name for name in queries - accounted_for if not is_cross_attention(name))
     reason = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
-    require(stacks and not left, f"{model_type}: {reason}: {advice(config, queries, names)}")
+    require(stacks and not left, f"{model_type}: {reason}: {advice(queries)}")
     return stacks, left_out
 
 
@@ -158,10 +133,9 @@ def find_layers(row, names, config, shapes):
     matches = row.match(names)
     prefixes = sorted({match.groupdict().get("prefix", "") for _, match in matches})
     require(len(prefixes) == 1, f"{row.model_type}: attention layers under each of {' and '.join(prefixes)!r}")
-    weights_of = defaultdict(lambda: defaultdict(dict))  # {layer: {weight: {head: name}}}
+    weights_of = defaultdict(dict)  # {layer: {weight: its name}}
     for weight, match in matches:
-        heads = weights_of[int(match["i"])][weight]
-        same = heads.setdefault(int(match.groupdict().get("h", 0)), match[0])
+        same = weights_of[int(match["i"])].setdefault(weight, match[0])
         require(same == match[0], f"{same} and {match[0]} have the same number: remove one of them")
 
     numbers, end, left_out = count_layers(row, config, weights_of)
@@ -173,12 +147,10 @@ def find_layers(row, names, config, shapes):
     require(not beyond, f"{end} layers by config.json, and there are weights of layer {str(beyond)[1:-1]:.60} as well")
     layers = []
     for i in numbers:
-        tensors = []
-        for weight in row.weights:
-            tensors += [name for _, name in sorted(weights_of[i][weight].items())]
-        sizes = row.sizes or read_sizes(row, config, i)
+        tensors = tuple(weights_of[i][weight] for weight in row.weights)
+        sizes = read_sizes(row, config, i)
         require(sizes.n_head, f"{row.model_type}: config.json has no number of heads")
-        layer = Layer(i, tuple(tensors), row.form, sizes, config)
+        layer = Layer(i, tensors, row.form, sizes, config)
         layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})  # do they fit?
         layers.append(layer)
     start = match.string[: match.start("i")]  # of the names of layers: model.layers.
@@ -193,10 +165,6 @@ def count_layers(row, config, weights_of):
     there are, or if a layer that has no attention by the config has all weights of one.
     """
     whole = [i for i in sorted(weights_of) if len(weights_of[i]) == len(row.weights)]
-    if row.sizes:  # by hand
-        steps = {after - before for before, after in zip(whole, whole[1:])}  # x-transformers: every second one
-        require(len(steps) < 2, f"of layers {str(whole)[1:-1]:.60} some are missing: get all files")
-        return sorted(weights_of), max(weights_of) + 1, []
     n_layer = read_size("n_layer", row, config) or len(pick(config, list, *KINDS_OF_LAYERS, default=[]))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
     left_out = []
@@ -216,3 +184,10 @@ def count_layers(row, config, weights_of):
         left_out.append("layers that predict tokens")
     n_predicting = pick(config, int, "num_nextn_predict_layers", default=0)  # layers that predict further tokens
     return scored, n_layer + n_predicting, left_out
+
+
+def advice(queries):
+    """Returns what to do with a model whose layers are not known. queries: the names that look like queries."""
+    patterns = {re.sub(r"(^|\.)\d+(?=\.)", r"\1{i}", name, count=1) for name in queries if not is_cross_attention(name)}
+    return (f"its queries may be {', '.join(sorted(patterns)[:SHOWN]) or 'anywhere'}: score its layers in Python with "
+            "score_layers, or add a line to layouts.csv (data/pretrained/README.md)")

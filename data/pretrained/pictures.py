@@ -80,13 +80,12 @@ def plot_sizes(stacks, path):
 
 def draw_pair(axes, model):
     """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
-    w_q, w_k = model.factors  # (C, r) each
-    m = w_q.double() @ w_k.double().T  # (C, C)
+    last = whole_layers(model.table).iloc[[-1]]
+    kind, layer = kind_of(last), last.iloc[0]
+    m = model.wqk(layer["layer"], layer["stack"])  # (C, C)
     lengths = m.square().sum(0) + m.square().sum(1)  # (C,), of both sides: a mirror image stays one
     longest = lengths.argsort(descending=True)[:DOTS]
     m = m[longest][:, longest].cpu().numpy()  # (DOTS, DOTS)
-    last = whole_layers(model.table).iloc[[-1]]
-    kind, layer = kind_of(last), last.iloc[0]
     where = f"{layer['stack']} layer {layer['layer']}".strip()  # as in the table
     put_titles(axes, [textwrap.fill(f"{kind} {short(layer['model'])}: W_qk of {where}", 44),
                       f"symmetry {fixed(layer.symmetry, 2)}, directionality {fixed(layer.directionality, 2)}"])

@@ -23,8 +23,7 @@ COLUMNS = {
     "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
     "model": "str",  # as the user named it
     "source": "str",  # its path, or its id on the Hub with @revision: by it the rows are known
-    "layout": "str",  # "", or what the user said of the tensors that are queries and keys
-    "params": int,  # of the whole checkpoint
+    "params": int,  # of the whole checkpoint; of score_layers, the entries of its matrices
     "gamma": float,  # of directionalities
     "n": int,  # W_qk is n x n, the product of two factors (n, r)
     "r": int,
@@ -54,11 +53,6 @@ def known_as(source):
     return printable(str(path.resolve() if path.exists() else path_or_id))
 
 
-def in_words(layout):
-    """Returns what the user has said of a layout, {word: value or None}, as a text."""
-    return ", ".join(f"{word}={value}" for word, value in layout.items() if value)
-
-
 def whole_layers(table):
     return table[table["head"].isna()]
 
@@ -75,12 +69,12 @@ def read_scores(path, scores):
         require(f.readline().strip() == ",".join(types), f"{path} holds something else: give another --csv")
     empty = {name: [""] for name, kind in types.items() if kind != "str"}  # elsewhere "" is a text, and so is "NA"
     table = pandas.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
-    return table.drop_duplicates(["source", "stack", "layer", "head", "gamma", "layout"], keep="last")
+    return table.drop_duplicates(["source", "stack", "layer", "head", "gamma"], keep="last")
 
 
 def rows_of(table, name, args):
     """Returns the rows of a model that was scored with the same options, none if it has to be scored."""
-    same = dict(source=known_as(name), gamma=args.gamma, layout=in_words(args.layout))
+    same = dict(source=known_as(name), gamma=args.gamma)
     rows = table[(table[list(same)] == pandas.Series(same)).all(axis="columns")]
     if not args.per_head:
         return whole_layers(rows)
