@@ -8,9 +8,9 @@ import torch
 import analyze
 from config import ConfigError, load
 from data.export import to_bert
-from data.runs.offsets import offset_logits
 from data.wqk import head_products, parts_of_symmetry
 from model import ModelConfig, Transformer
+from tests.exercises.offsets import offset_logits
 from tests.lives import checkpoint, run, scores
 
 C, D = 12, 3

@@ -1,26 +1,25 @@
 """
 What heads look for: the mean logit of every head of a layer, by how far the key is from the query.
 
-    python -m data.runs.offsets out/tiny out/tiny_decoder --layer 1 --plot offsets.png
+    python -m tests.exercises.offsets 1 out/tiny out/tiny_decoder    # of layer 1 -> offsets.png
 
 A head that looks at the token before has its peak at -1. Two heads that mirror each other have each other's curve,
 turned round at 0. Softmax does not see what all keys of a query have in common, so the mean over its keys is taken off.
+Positions are learned: others are not in q and k.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from config import ConfigError, require
 from data import tokens
 from data.batches import get_batch
 from data.drawing import figure, put_legend, put_titles, put_zero
 from data.samples import open_run
 
-N_TEXTS = 64  # blocks of validation text
+N_TEXTS = 64  # blocks of validation text, as in training, masks and all
 FARTHEST = 8  # offset that is drawn [tokens]
 
 
@@ -41,20 +40,16 @@ def offset_logits(model, idx, layer):
     return torch.stack([diagonal.nanmean(-1) for diagonal in diagonals], -1)
 
 
-def draw(folders, layer, path):
-    """Draws a panel for each run, with a line for each head, on validation text as it was trained on, masks and all."""
-    with figure(path, 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
+def main(layer, *folders):
+    with figure("offsets.png", 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
         put_titles(axes.flat, [Path(folder).name.replace("_", " ") for folder in folders])
         for axis, folder in zip(axes.flat, folders):
             model, cfg, _ = open_run(folder)
-            require(cfg.positions == "learned", f"{folder}: {cfg.positions} positions are not in q and k")
-            require(layer < cfg.n_layer, f"{folder} has no layer {layer}: there are 0 to {cfg.n_layer - 1}")
-            rows = np.arange(min(N_TEXTS, cfg.batch_size))
-            idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, rows)  # (B, T)
-            n = min(FARTHEST, cfg.block_size - 1)
+            assert cfg.positions == "learned", f"{folder}: {cfg.positions} positions are not in q and k"
+            idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, np.arange(N_TEXTS))  # (B, T)
             middle = cfg.block_size - 1  # where offset 0 is
-            logits = offset_logits(model, idx, layer)[:, middle - n : middle + n + 1]  # (H, 2 n + 1)
-            axis.plot(range(-n, n + 1), logits.T, label=[f"head {head}" for head in range(cfg.n_head)])
+            logits = offset_logits(model, idx, int(layer))[:, middle - FARTHEST : middle + FARTHEST + 1]
+            axis.plot(range(-FARTHEST, FARTHEST + 1), logits.T, label=[f"head {head}" for head in range(cfg.n_head)])
             put_zero(axis)
             axis.set_xlabel("key - query [tokens]")
             axis.locator_params(axis="x", integer=True)
@@ -62,18 +57,5 @@ def draw(folders, layer, path):
         put_legend(axes.flat)
 
 
-def main(argv=None):
-    cli = argparse.ArgumentParser(prog="python -m data.runs.offsets", description=__doc__,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("runs", nargs="+", metavar="DIR", help="folders of runs, at most four")
-    cli.add_argument("--layer", type=int, default=0, help="from 0 (0)")
-    cli.add_argument("--plot", metavar="FILE.png", required=True, help="the picture")
-    args = cli.parse_args(argv)
-    try:
-        draw(args.runs, args.layer, args.plot)
-    except (ConfigError, tokens.DataError, OSError) as e:
-        sys.exit(f"python -m data.runs.offsets: {e}")
-
-
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
