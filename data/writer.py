@@ -2,19 +2,17 @@
 Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
 Documents are added to the file of their split in the order in which they come: data/batches.py shuffles. A document is
-validated on if a number in [0, 1), which is made of its SHA-256, is below --val_fraction. So equal documents are in one
-split, whatever the order.
+validated on if a number in [0, 1), which is made of its SHA-256, or of that of its file, is below --val_fraction. So
+equal documents, or copies of a file, are in one split, whatever the order.
 """
 
 import argparse
-import functools
 import hashlib
 import itertools
 import os
 import re
 import sys
 import zlib
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,20 +52,11 @@ def run(main):
         sys.exit(f"error: {error}")
 
 
-def read_unbroken(read, file, broken):
-    """Yields the documents of a file up to where it is broken, and then adds a line about it to the list `broken`."""
-    try:
-        yield from read(file)
-    except BROKEN as error:
-        broken.append(f"{file}: {error}".splitlines()[0])
-        tqdm.write(f"left out: {broken[-1]}")
-
-
-def write(args, files, read, split_of=None, of_host=False):
+def write(args, files, read, by_file=False, of_host=False):
     """
     Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
-    read(file): yields the documents (str) of a file or URL. split_of: {file: its split}, if it is in one as a whole.
+    read(file): yields the documents (str) of a file or URL. by_file: all documents of a file are in one split.
     of_host: a file that cannot be read is left out, because some of a host's thousands are broken.
     """
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
@@ -81,8 +70,7 @@ def write(args, files, read, split_of=None, of_host=False):
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
             broken = []  # which grows while the texts are read
-            read_some = functools.partial(read_unbroken, read, broken=broken) if of_host else read
-            texts = ((text, split_of[file] if split_of else None) for file in files for text in read_some(file))
+            texts = read_all(files, read, by_file, broken if of_host else None)
             write_splits(folder, asked | dict(broken=broken), texts)
     meta = tokens.load(folder).meta
     for key, value in asked.items():
@@ -96,26 +84,27 @@ def write(args, files, read, split_of=None, of_host=False):
     return folder
 
 
-def split_files(files, val_fraction):
-    """Returns {file: its split}, such that about val_fraction of all bytes are to validate on. Copies stay together."""
-    copies_of = defaultdict(list)  # SHA-256 -> all files that have it
+def read_all(files, read, by_file, broken):
+    """
+    Yields pairs of a text and of the SHA-256 that decides about its split. broken: a list of lines about files that
+    cannot be read to their end; None: they raise.
+    """
     for file in files:
-        copies_of[tokens.digest(file)].append(file)
-    missing = val_fraction * sum(os.path.getsize(file) for file in files)  # bytes
-    split_of = dict.fromkeys(files, "train")
-    for _, copies in sorted(copies_of.items()):
-        n_bytes = sum(os.path.getsize(file) for file in copies)
-        if n_bytes < 2 * missing:  # with these the share is nearer to val_fraction
-            split_of |= dict.fromkeys(copies, "val")
-            missing -= n_bytes
-    return split_of
+        of_file = tokens.digest(file) if by_file else None
+        try:
+            for text in read(file):
+                text = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is no character
+                yield text.decode(), of_file or hashlib.sha256(text).hexdigest()
+        except BROKEN as error:
+            if broken is None:
+                raise
+            broken.append(f"{file}: {error}".splitlines()[0])
+            tqdm.write(f"left out: {broken[-1]}")
 
 
 def write_splits(folder, meta, texts):
     """Writes train.bin, val.bin and at the end meta.json, which makes the folder complete."""
     n_tokens = dict(train=0, val=0)
-    if meta["vocab_size"] > np.iinfo(meta["dtype"]).max + 1:  # an id would become another one
-        raise DataError(f"{meta['tokenizer']} has more ids than {meta['dtype']} holds: change dtype in data/tokens.py")
     # A training may be reading older files of these names, and keeps them.
     for split in tokens.SPLITS:
         remove_leftovers(folder / f"{split}.bin")
@@ -150,18 +139,16 @@ def make_encode(meta):
 
 
 def encode_all(texts, meta):
-    """Yields the split and the ids (N,) of each text. texts: pairs of a text and its split, None: by its SHA-256."""
+    """Yields the split and the ids (N,) of each text. texts: of read_all."""
     encode = make_encode(meta)
 
     def encode_one(pair):
-        text, split = pair
-        utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
-        text = utf8.decode()
+        text, sha256 = pair
         ids = encode(" ".join(text) if meta["spaced"] else text)
-        assert np.max(ids, initial=0) < meta["n_vocab"]
-        if split is None:
-            draw = int.from_bytes(hashlib.sha256(utf8).digest()[:8], "little") ^ SECRET
-            split = "val" if draw / 2.0**64 < meta["val_fraction"] else "train"
+        # Or an id would become another one in a file.
+        assert np.max(ids, initial=0) < meta["n_vocab"] < np.iinfo(meta["dtype"]).max, "dtype is too small for the ids"
+        draw = int.from_bytes(bytes.fromhex(sha256)[:8], "little") ^ SECRET
+        split = "val" if draw / 2.0**64 < meta["val_fraction"] else "train"
         return split, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
 
     with ThreadPoolExecutor() as pool:

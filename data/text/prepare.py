@@ -5,7 +5,7 @@ Your own text: files, and folders with all that is in and below them.
     python data/text/prepare.py posts.jsonl tables/ --column=text    # each row of a table is a document
 
 Otherwise a file is a document, and a longer one is split at blank lines. If --val_fraction of the files is at least
-one, each goes to one split as a whole. Left out are binary files, tables without --column, and hidden files.
+five, each goes to one split as a whole. Left out are binary files, tables without --column, and hidden files.
 """
 
 import sys
@@ -67,9 +67,8 @@ def main(argv=None):
     if args.column:
         return writer.write(args, files, lambda path: read_column(path, args.column))
     size = max(SHORTEST, min(LONGEST, sum(file.stat().st_size for file in files) // FEWEST))
-    is_many = len(files) * args.val_fraction >= 1  # with fewer, one of them would be far too much to validate on
-    split_of = writer.split_files(files, args.val_fraction) if is_many else None
-    return writer.write(args, files, lambda path: read(path, size), split_of)
+    is_many = len(files) * args.val_fraction >= 5  # with fewer, one of them may be far too much to validate on
+    return writer.write(args, files, lambda path: read(path, size), by_file=is_many)
 
 
 if __name__ == "__main__":
