@@ -24,7 +24,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "difference [95 %]": "mean over pairs of runs of one seed: an arm less its baseline (from), or left less right",
     "p, not planned": "exact sign flips of the pairs of these two arms alone, not corrected for other comparisons",
     "agree": "pairs whose difference has the sign of the mean",
-    "p": "exact sign flips of pairs (above 20: 100,000 random ones), times the tests that are left (Holm)",
+    "p": "exact sign flips of pairs, times the tests that are left (Holm)",
     "result": "shown: p is below 0.05; the other way: the same, in the other direction; too few pairs: p cannot be",
     "of baseline": "mean of steps, as a share of that of the first arm with the same task",
     "never": "runs that never get there; each counts as all of its steps",

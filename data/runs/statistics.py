@@ -9,16 +9,10 @@ import numpy as np
 import pandas
 
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
-EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
-DRAWS = 100_000  # so of those only these many random choices are tried, always the same ones
 
 
 def subset_sums(values):
-    """Returns the sums of all 2^n subsets of n values, or of DRAWS random ones, the empty one first."""
-    if len(values) > EXACT_PAIRS:
-        is_in = np.random.default_rng(0).integers(2, size=(DRAWS, len(values)))
-        is_in[0] = 0
-        return is_in @ values
+    """Returns the sums of all 2^n subsets of n values, the empty one first."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])  # without the value, and with it
