@@ -48,8 +48,8 @@ def read_plan(path):
         is_child = generation(plan, arm) > 0
         require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
     for measure, left, direction, right in plan.planned:
-        require(is_measure(measure), f"{path}: planned test of {measure}, which no run has: data/results/csv/README.md "
-                "says what they have")
+        require(is_measure(measure), f"{path}: planned test of {measure}, which no run has: MEASURES in "
+                "config/plan.py are what they have")
         test = f"{path}: planned test of {measure}, {left} {direction} {right}"
         lefts, rights = left.split(" - "), right.split(" - ")
         if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
@@ -60,11 +60,9 @@ def read_plan(path):
     return plan
 
 
-# What a run has besides the loss and the scores of analyze.py (data/results/csv/README.md), also after `positions_`.
-MEASURES = """update_symmetry chance own_heads shared mirror heads heads_chance heads_directionality highest_head
-    highest_head_chance positions"""
-
-
+# What runs have (data/results/csv/README.md), also after `positions_`. A score of a fork stands here if a plan tests it.
+MEASURES = """loss train_loss symmetry directionality directionality_eq17 update_symmetry chance own_heads shared mirror
+    heads heads_chance heads_directionality positions""".split()
 STEPS_TO = "steps_to_"  # followed by a loss [nats/token], such as steps_to_1.8
 
 
@@ -75,11 +73,8 @@ def is_of_losses(measure):
 
 def is_measure(name):
     """Returns whether runs have a measure of this name, or, if it ends in _LAYER, of a layer."""
-    from analyze import SCORES  # the names alone, a fork's own ones among them
-
     of_layers = re.sub(r"_\d+$", "", name).removeprefix("positions_")
-    is_race = re.fullmatch(STEPS_TO + r"\d+(\.\d+)?", name)
-    return is_race or name in ("loss", "train_loss") or of_layers in {*SCORES, *MEASURES.split()}
+    return of_layers in MEASURES or re.fullmatch(STEPS_TO + r"\d+(\.\d+)?", name) is not None
 
 
 def generation(plan, arm):
