@@ -201,7 +201,7 @@ def of_positions(i, layer):
     for matrix, symmetry, chance in ("wqk", 0.1, 0.2), ("positions", 0.5, 0.03 + 0.02 * layer):
         symmetry += 0.2 * layer
         rows += [(matrix, layer, "", symmetry, -0.1, 0, 0, chance),
-                 (matrix, layer, 0, symmetry + 0.1, -0.4, 0, 0, 0.5 + layer / 10),  # the one that has the most
+                 (matrix, layer, 0, symmetry + 0.1, -0.4, 0, 0, 0.5 + layer / 10),
                  (matrix, layer, 1, symmetry - 0.5, -0.2, 0, 0, 0.4)]
     return rows
 
@@ -211,11 +211,11 @@ def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_hav
     folders = [untied, write_run(tmp_path / "b-1"), write_run(tmp_path / "b-2", FALL[:8] + 1, 2, STEPS[:8])]
     said, _, *lines = printed(*folders, "--by_layer")
     assert " ".join(said) == "All runs are shown at step 700, because these have not finished: b 2"
-    assert lines[0] == "a 0 2.300 0.10 0.20 -0.10 -0.10 0.20 0.50 0.50 0.03".split()
-    assert lines[1] == "1 0.30 0.20 -0.10 0.10 0.40 0.60 0.70 0.05".split()
-    assert lines[2] == "b 0 2.800 0.35 0.10 -0.35 -1.00 -1.00 0.50".split()  # a mean of steps 0 to 7 would be lower
+    assert lines[0] == "a 0 2.300 0.10 0.20 -0.10 -0.10 0.50 0.03".split()
+    assert lines[1] == "1 0.30 0.20 -0.10 0.10 0.70 0.05".split()
+    assert lines[2] == "b 0 2.800 0.35 0.10 -0.35 -1.00".split()  # a mean of steps 0 to 7 would be lower
     expected = dict(symmetry=0.2, chance=0.2, positions=0.6, positions_chance=0.04, positions_heads=0.4,
-                    heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3, highest_head=0.3)
+                    heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3)
     arm = read.read_run(untied)
     assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
 

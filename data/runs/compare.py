@@ -15,8 +15,7 @@ from data.runs.statistics import MIN_PAIRS, first_step, holm, of_differences, sp
 
 OF_ARMS = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
 PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
-OF_LAYERS = ["symmetry", "chance", *PARTS, "directionality", "heads", "highest_head", "highest_head_chance",
-             "positions", "positions_chance"]
+OF_LAYERS = ["symmetry", "chance", *PARTS, "directionality", "heads", "positions", "positions_chance"]
 LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
     "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
     "task": "how tasks differ. Losses of different ones are not compared (MAY_DIFFER in config/__init__.py)",
@@ -35,7 +34,6 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "shared": "what it has because heads have a symmetric part in common",
     "mirror": "what it has because one head is like the transpose of another",
     "positions": "symmetry of the matrix that untied positions have of their own; their chance: of random ones like it",
-    "highest_head": "symmetry of the head of a layer that has the most; highest_head_chance: its chance",
 }
 
 

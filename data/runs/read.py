@@ -52,13 +52,10 @@ def by_step(rows):
     """Turns scores.csv into a row for each step: each score as a median over layers, and by layer."""
     keys = ["matrix", "step", "layer"]
     table = rows[rows["head"].isna()].set_index(keys).drop(columns="head")
-    heads = rows[rows["head"].notna() & rows["symmetry"].notna()]
-    highest = heads.loc[heads.groupby(keys)["symmetry"].idxmax()].set_index(keys)  # the head of a layer with the most
+    heads = rows[rows["head"].notna()]
     for score in "symmetry", "chance", "directionality":
         table[f"heads_{score}"] = heads.groupby(keys)[score].mean()
     table = table.rename(columns={"heads_symmetry": "heads"})
-    table["highest_head"] = highest["symmetry"]
-    table["highest_head_chance"] = highest["chance"]
     of_wqk = table.query("matrix == 'wqk'").droplevel("matrix")
     of_positions = table.query("matrix == 'positions'").droplevel("matrix")  # which untied ones have of their own
     of_positions = of_positions.add_prefix("positions_").rename(columns={"positions_symmetry": "positions"})
