@@ -15,8 +15,8 @@ NO_LOCKS = errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP
 
 @contextlib.contextmanager
 def replacing(path):
-    """Gives a block a temporary path to write to. At its end this becomes `path`: complete or not at all."""
-    path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
+    """Gives a block a temporary path to write to. At its end this becomes `path`, in place of what is there."""
+    path = Path(path)
     if path.exists() and not path.is_file():  # such as /dev/null, in whose place root could put a file
         raise OSError(f"{path} is no file, so it is not replaced by one")
     path.parent.mkdir(parents=True, exist_ok=True)

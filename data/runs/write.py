@@ -159,7 +159,6 @@ def checkpoint_to_resume(folder, run, device):
         return None
     require(run["config"]["init_from"] == "resume",
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
-    require(not path.is_symlink(), f"{path} is a link: copy the file, or this run would overwrite that of another one")
     checkpoint = torch.load(path, map_location=device, weights_only=True)
     before = identity(checkpoint, path)
     for key, here in identity(run, path).items():
