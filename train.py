@@ -129,9 +129,7 @@ class Trainer:
             torch.manual_seed(torch_seed("dropout", cfg.seed, self.step, first_row))  # resuming needs no random state
             with self.autocast:
                 loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
-            batch_loss += loss.detach() / n  # log.csv has the loss of the task, without the constraint
-            if cfg.constraint != "none":
-                loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
+            batch_loss += loss.detach() / n
             self.scaler.scale(loss / n).backward()  # backward() sums over micro-batches, and we want the mean
         self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all gradients together
@@ -298,19 +296,6 @@ def require_known_parameters(model):
         is_known = re.search(r"\.attn\.(q|k|v|proj|pos_q|pos_k)\.(weight|bias)$", name)
         require(is_known or "attn" not in name, f"attention has a parameter {name}: add it to stacked_qk if it changes "
                 "W_q or W_k, to init.apply_ if it starts as they do, and to require_known_parameters")
-
-
-def constraint(cfg, model):
-    """
-    Returns a term of the loss that makes every W_qk = M more symmetric, or more skew. It is the mean over layers of
-    |M|^2 / |M_s|^2, Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148), with the symmetric part M_s and the skew part M_n.
-    """
-    w_q, w_k = stacked_qk(model)
-    m = w_q @ w_k.mT  # (L, C, C)
-    mirrored = m.mT if cfg.constraint == "symmetric" else -m.mT
-    wanted = (m + mirrored) / 2  # (L, C, C), M_s or M_n
-    ratios = m.square().sum((1, 2)) / wanted.square().sum((1, 2))  # (L,)
-    return ratios.mean()
 
 
 # ---- a run -------------------------------------------------------------------------------------------------------

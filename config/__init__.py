@@ -84,8 +84,6 @@ class TrainConfig:
     mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
     mask_share: float = key(0.8, "share of these that the model sees as the mask token", SHARE)
     random_share: float = key(0.1, "share of these seen as a random token; the rest are seen as they are", SHARE)
-    constraint: str = key("none", "a loss term makes W_qk so, Eq. (S146-S148)", one_of("none", "symmetric", "skew"))
-    constraint_weight: float = key(0.0, "weight of this term, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in a step, over all processes")
     micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run keeps it")
     max_iters: int = key(200_000, "steps; each updates the weights once")
@@ -112,15 +110,12 @@ class TrainConfig:
                 "rotary positions turn pairs of dimensions: expected an even n_embd / n_head")
         require(self.causal or self.objective != "next",
                 "objective = 'next' with causal = False: every token would see the one it predicts")
-        require((self.constraint == "none") == (self.constraint_weight == 0),
-                "constraint and constraint_weight: set both or neither")
         require(self.mask_share + self.random_share <= 1, "mask_share + random_share is more than 1")
         require(self.predicts_next or round(self.mlm_probability * self.block_size) > 0,
                 f"mlm_probability = {self.mlm_probability} masks no token of a sequence")
         require(self.tie != "mirror" or self.n_head % 2 == 0,
                 f"tie = 'mirror' with n_head = {self.n_head}, expected pairs of heads")
         require(self.tie == "none" or self.positions != "untied", "tie: W_q and W_k of untied positions are not tied")
-        require(self.tie == "none" or self.constraint == "none", "tie and constraint: a tied W_qk is symmetric already")
         require(self.tie == "none" or self.init == "random", "tie and init: tied keys have no matrix to initialize")
         require(not self.parent or (self.init, self.qk_std, self.v_std) == ("random", "init_std", "init_std"),
                 "parent and init, qk_std or v_std: the weights are those of the parent")
@@ -153,8 +148,7 @@ MAY_DIFFER = {
     ("score_interval",): "run task",
     ("eval_interval",): "run",
     ("dtype", "n_params", "n_layer", "n_head", "n_embd", "positions", "init", "init_std", "tie", "qk_std", "v_std",
-     "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters", "learning_rate", "weight_decay",
-     "beta2", "grad_clip"): "task",
+     "dropout", "attn_dropout", "warmup_iters", "learning_rate", "weight_decay", "beta2", "grad_clip"): "task",
 }
 
 
@@ -171,7 +165,8 @@ def differing_keys(configs):
 
 
 # Keys of older runs, with the value that means what the code does now.
-GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0, "qk_norm": False}
+GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0, "qk_norm": False, "constraint": "none",
+        "constraint_weight": 0.0}
 
 
 def as_now(config, path, only_known=False):

@@ -60,7 +60,7 @@ def read_plan(path):
     return plan
 
 
-# What runs have (data/results/csv/README.md), also after `positions_`. A plan that tests a score of a fork needs it here.
+# What runs have (data/results/csv/README.md), also after `positions_`. A fork adds a score that its plans test.
 MEASURES = """loss train_loss symmetry directionality directionality_eq17 update_symmetry chance own_heads shared mirror
     heads heads_chance heads_directionality positions""".split()
 STEPS_TO = "steps_to_"  # followed by a loss [nats/token], such as steps_to_1.8

@@ -66,7 +66,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--positions=rotary", "--n_embd=12", "--n_head=4"], "expected an even n_embd / n_head"),
     (["config"], "config is no file of keys: expected one that ends in .py"),
     (["README.md"], "README.md is no file of keys: expected one that ends in .py"),
-    (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it"),
     (["--mlm_probability=0.01", "--block_size=32"], "masks no token of a sequence"),
     (["--mask_share=0.8", "--random_share=0.3"], "mask_share + random_share is more than 1"),

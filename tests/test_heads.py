@@ -101,7 +101,6 @@ def test_a_tied_run_is_scored_as_it_attends_and_goes_on(cfg, analysed):
 
 @pytest.mark.parametrize("keys, words", [
     (dict(tie="mirror", n_head=1), "pairs of heads"), (dict(tie="same", positions="untied"), "not tied"),
-    (dict(tie="same", constraint="skew", constraint_weight=0.1), "symmetric already"),
     (dict(tie="mirror", init="tilted"), "no matrix to initialize")])
 def test_what_cannot_be_tied_is_refused(keys, words):
     with pytest.raises(ConfigError, match=words):
