@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,8 +96,9 @@ def test_the_lines_of_python_score_a_run_and_two_linear_layers(finished):
     lines = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     lines, n = re.subn(r"^(score.*?)  .*$", r"found.append(\1)", lines, flags=re.MULTILINE)
     query, key = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    blocks = [SimpleNamespace(wq=torch.nn.Linear(32, 32), wk=torch.nn.Linear(32, 8))]  # eight heads, and two
     found = []
-    exec(lines.replace("out/tiny", finished.out_dir), dict(query=query, key=key, found=found))
-    table, of_layers = found
+    exec(lines.replace("out/tiny", finished.out_dir), dict(query=query, key=key, blocks=blocks, found=found))
+    table, of_layers, model = found
     expected = analyze.symmetry(query.weight.T @ key.weight).item()
-    assert n == 2 and list(table.layer) == [0, 1] and of_layers.symmetry.item() == pytest.approx(expected, abs=1e-6)
+    assert n == 3 and len(model.table) == 1 and list(table.layer) == [0, 1] and of_layers.symmetry.item() == pytest.approx(expected, abs=1e-6)
