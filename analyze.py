@@ -24,7 +24,7 @@ from tqdm import tqdm
 # So that analyze.data is the folder beside this file, in any project. analyze.data.x and data.x are then two modules.
 sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
 __path__ = [str(Path(__file__).resolve().parent)]
-from analyze.data.memory import keep_memory
+from analyze.data import keep_memory
 from analyze.data.names import CheckpointError, printable, require
 from analyze.data.wqk import (draw_norms, energy_of_terms, head_products, in_float64, limit_of_symmetry,
                               multiply, parts_of_symmetry)
@@ -235,7 +235,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
     """
     from analyze.data.pretrained import tables  # here: a training needs the scores alone
     from analyze.data.pretrained.checkpoint import open_checkpoint
-    from analyze.data.pretrained.layouts import read_stacks
+    from analyze.data.pretrained.layouts import find_stacks
 
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
@@ -244,7 +244,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         opened = open_checkpoint(source)
         shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
-        stacks, left_out = read_stacks(opened.config, shapes)  # where q and k are
+        stacks, left_out = find_stacks(opened.config, shapes)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])

@@ -28,10 +28,9 @@ import analyze
 import init
 from config import ConfigError, command_line, require
 from config.processes import find_place, leave_processes
-from data import tokens
+from data import keep_memory, tokens
 from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
-from data.memory import keep_memory
 from data.runs import write
 from data.wqk import limit_of_symmetry, multiply
 from model import Transformer

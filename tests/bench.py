@@ -34,7 +34,7 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # so that it runs as a script from anywhere
 
-from data.memory import keep_memory
+from data import keep_memory
 from data.export import to_hf
 from model import ModelConfig, Transformer
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analyze.data.pretrained.checkpoint import CheckpointError
-from analyze.data.pretrained.layouts import find_stacks, read_stacks
+from analyze.data.pretrained.layouts import find_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 BOTH = range(2)  # layers
@@ -72,7 +72,7 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
 def test_what_is_found(config, names, stacks):
     meta = {name: torch.empty(shape, device="meta") for name, shape in names.items()}
     seen = {}
-    found = find_stacks(config, names)
+    found, _ = find_stacks(config, names)
     for stack in found:
         assert [layer.index for layer in stack.layers] == [*range(len(stack.layers))]
         w_q, w_k = stack.layers[-1].heads(meta)
@@ -92,7 +92,7 @@ def test_what_is_found(config, names, stacks):
 ])
 def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is_there(keys, layers):
     config = LLAMA | {"num_hidden_layers": 8} | keys
-    [stack] = find_stacks(config, llama(layers))
+    [stack], _ = find_stacks(config, llama(layers))
     assert [layer.index for layer in stack.layers] == layers
     for lost in layers:
         with pytest.raises(CheckpointError, match=f"layer {lost} missing: get all files.*layer_types"):
@@ -104,7 +104,7 @@ UNKNOWN_RULE = LLAMA | {"num_hidden_layers": 8, "linear_attn_config": {"head_dim
 
 def test_where_the_config_has_a_rule_that_is_not_known_layers_with_queries_and_keys_are_scored_and_counted():
     others = {f"model.layers.{i}.self_attn.q_proj.weight": (32, 32) for i in (0, 1)}  # Kimi's layers have these, too
-    [stack], left_out = read_stacks(UNKNOWN_RULE, llama([3, 7]) | others)
+    [stack], left_out = find_stacks(UNKNOWN_RULE, llama([3, 7]) | others)
     assert [layer.index for layer in stack.layers] == [3, 7]
     assert left_out == ["6 of 8 layers, which have no queries and keys"]
 
@@ -127,7 +127,7 @@ LEFT_OUT = [  # config, names, in words what is left out
 
 @pytest.mark.parametrize("config, names, left_out", LEFT_OUT)
 def test_what_is_left_out_is_told(config, names, left_out):
-    assert read_stacks(config, names)[1] == left_out
+    assert find_stacks(config, names)[1] == left_out
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------

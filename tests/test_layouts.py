@@ -165,12 +165,12 @@ def run(model, attention, reads, n, t):
 def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, tmp_path):
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
-    found = find_stacks(config, shapes(tensors))
+    found, _ = find_stacks(config, shapes(tensors))
     layers = {(stack.name, layer.index): layer.heads(tensors) for stack in found for layer in stack.layers}
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
         model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
-    require_same(found, tensors, find_stacks(on_the_hub(config), shapes(tensors)), tensors)
+    require_same(found, tensors, find_stacks(on_the_hub(config), shapes(tensors))[0], tensors)
     in_memory = open_checkpoint(model)
     loaded = {name: info.read() for name, info in in_memory.tensors.items()}
     require_same(found, tensors, stacks_of(in_memory), loaded)
@@ -274,8 +274,8 @@ def test_other_names_and_another_model_type_of_it_give_the_same_layers(kind, oth
     config, tensors = saved(model, tmp_path)
     others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()}
     assert others.keys() != tensors.keys() or other != kind
-    found = find_stacks(config, shapes(tensors))
-    also = find_stacks(config | {"model_type": other}, shapes(others))
+    found, _ = find_stacks(config, shapes(tensors))
+    also, _ = find_stacks(config | {"model_type": other}, shapes(others))
     if other == "sl_model":  # it is not told whether it has a mask
         also = [stack._replace(causal=False) for stack in also]
     require_same(found, tensors, also, others)
@@ -325,6 +325,6 @@ FUSED = [  # the weight of layer 0, its projection as in that code, the number o
 def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_head, config):
     weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
     q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
-    [stack] = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
+    [stack], _ = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
     w_q, w_k = stack.layers[0].heads({name: weight})
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))

@@ -57,7 +57,7 @@ def read(source, groups=GROUPS, weights=WEIGHTS):
 
 
 def stacks_of(opened):
-    return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
+    return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})[0]
 
 
 def one_line(call) -> str:

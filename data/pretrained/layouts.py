@@ -1,8 +1,8 @@
 """
 Finds the query and key weights of the self-attention layers in a pretrained Transformer.
 
-    stacks = find_stacks(config, shapes)            # from config.json, and from the names and shapes of all tensors
-    w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
+    stacks, left_out = find_stacks(config, shapes)  # from config.json, and from the names and shapes of all tensors
+    w_q, w_k = stacks[0].layers[0].heads(tensors)   # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
 layouts.csv says where each model has these weights, architectures.py which of its rows a model needs, beside.py what
@@ -51,7 +51,7 @@ class Stack(NamedTuple):
 
 
 @only_checkpoint_errors("config.json, or a shape,")
-def read_stacks(config, shapes):
+def find_stacks(config, shapes):
     """
     Returns the stacks of self-attention layers in a checkpoint, and what is left out, in words. Raises CheckpointError
     if q and k are not certain. config: its config.json. shapes: {name: shape} of all tensors.
@@ -63,11 +63,6 @@ def read_stacks(config, shapes):
         require(not method, f"quantised weights ({method}): score the model it was made from, or write it out as "
                 f"floats, multiplied by their scales ({e})")
         raise
-
-
-def find_stacks(config, shapes):
-    """Returns the stacks of read_stacks alone."""
-    return read_stacks(config, shapes)[0]
 
 
 def stacks_of_parts(config, shapes):
