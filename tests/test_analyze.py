@@ -244,7 +244,7 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     found = analysed("--hf", "bert-bsae", "./empty", "--hf", "zero", "nan", "inf", bert("m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "bert-bsae: no model or folder of this name; the nearest names are bert-base" in found.err
-    assert "empty: no ckpt.pt, model.safetensors" in found.err
+    assert "empty: no model.safetensors, model.safetensors.index" in found.err
     assert found.err.count(f"{QUERY.format(i=1)}: W_qk of this layer is zero or NaN") == 3
     assert "gamma = nan, expected a number" in analysed("--hf", "m", "--gamma=nan", csv=False).err
 

@@ -129,7 +129,7 @@ def test_a_file_of_an_index_is_the_whole_model_and_without_the_index_it_is_a_pie
         piece = folder(tmp_path / file, {file: SHARDED[file]})  # with a config.json
         assert "is a piece by its name" in refusal(piece / file)
     told = refusal(folder(tmp_path / "none", {file: SHARDED[file] for file in SHARDS}))
-    assert "get their index.json, or convert" in told and "path" not in told
+    assert "get the index.json of its pieces" in told
 
 
 @pytest.mark.parametrize("wrap", [
@@ -185,17 +185,17 @@ SIZES = dict(n_layer=N, n_head=H, n_embd=C, vocab_size=30)
 
 
 def of_nanogpt():
-    """The output of one Linear is split into q, k and v. An old export beside it is not what is scored."""
+    """The output of one Linear is split into q, k and v. An old export lies beside it."""
     state = {f"transformer.h.{i}.attn.c_attn.weight": torch.cat([Q[i], K[i], V[i]]) for i in range(N)}
     saved = {"model": state, "optimizer": {"state": {0: {"step": torch.tensor(10.0)}}}, "iter_num": 10,
              "model_args": SIZES | dict(block_size=8, bias=False), "config": {"out_dir": "out"}}
     return {"ckpt.pt": as_bin(saved), "model.safetensors": FILE, "config.json": CONFIG}
 
 
-def test_a_ckpt_of_something_else_does_not_come_before_the_weights_beside_it(tmp_path):
-    files = SINGLE | {"ckpt.pt": as_bin({"model": {"x": torch.ones(2)}, "config": {"lr": 0.1}})}
-    opened = read(folder(tmp_path / "run", files))
-    assert set(opened.tensors) == set(WEIGHTS) and opened.note.endswith("in model.safetensors")
+def test_neither_a_ckpt_nor_the_weights_beside_it_are_guessed(tmp_path):
+    run = folder(tmp_path / "run", of_nanogpt())
+    assert "model.safetensors and ckpt.pt may be of two models: give the path of one file" in refusal(run)
+    assert read(run / "model.safetensors").note.endswith("in model.safetensors")
 
 
 def test_an_adapter_in_memory_is_refused_as_one_on_disk():
@@ -222,7 +222,7 @@ def of_nanochat():
 
 
 @pytest.mark.parametrize("files, file, n_kv_head", [
-    (of_nanogpt(), "", H), (of_ours(), "", H), (of_nanochat(), "model_000020.pt", 2)])
+    (of_nanogpt(), "ckpt.pt", H), (of_ours(), "", H), (of_nanochat(), "model_000020.pt", 2)])
 def test_training_scripts_have_their_own_config(tmp_path, files, file, n_kv_head):
     opened = open_checkpoint(folder(tmp_path / "out", files, None) / file)
     [stack] = stacks_of(opened)

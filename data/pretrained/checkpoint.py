@@ -25,10 +25,9 @@ from tqdm import tqdm
 from ..names import CheckpointError, only_checkpoint_errors, require
 from .folders import SUFFIXES, Folder, find_source, open_folder
 
-# Of a folder the first of these is read. ckpt.pt comes first if it is of train.py or nanoGPT, because an export beside
-# it would grow old in silence.
-WEIGHTS = ("ckpt.pt", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-           "pytorch_model.bin.index.json")
+# Of a folder the first of these is read. ckpt.pt is of train.py or nanoGPT; an export beside it may be older.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+           "ckpt.pt")
 STATE_DICTS = "state_dict", "model", "model_state_dict", "net", "module"  # under which training scripts save weights
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
@@ -53,13 +52,11 @@ def find_files(folder, name):
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
     require(not is_adapter, ADAPTER)
     there = [known for known in WEIGHTS if known in folder.names]
-    if not name and there[:1] == ["ckpt.pt"] and len(there) > 1:
-        _, saved = read_torch(folder, "ckpt.pt")
-        there = there if config_of_training(saved) else there[1:]
+    is_certain = name or "ckpt.pt" not in there or len(there) == 1
+    require(is_certain, f"{' and '.join(there)} may be of two models: give the path of one file")
     name = name or (there or [""])[0]
-    way = "get their index.json" if any(map(SHARD.search, folder.names)) else "give the path of the file of the model"
-    require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: {way}, or "
-            "convert it with save_pretrained")
+    require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: give the path "
+            "of the file of the model, get the index.json of its pieces, or convert it with save_pretrained")
     for file in [name] if name.endswith(".json") else [file for file in folder.names if file.endswith(".index.json")]:
         index = read_json(folder, file)["weight_map"]
         if name == file or name in index.values():
