@@ -6,8 +6,7 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
 layouts.csv says where each model has these weights, architectures.py which of its rows a model needs, beside.py what
-may lie beside them, and FORMS how tensors hold the heads. These are the raw weights: biases, RoPE, scaling and norms
-are left out. Query head h meets key head h // (n_head // n_kv_head).
+may lie beside them, and FORMS how tensors hold the heads. Query head h meets key head h // (n_head // n_kv_head).
 """
 
 import re
@@ -21,7 +20,6 @@ from ..names import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)
-SHOWN = 6  # names of queries in an advice
 
 
 class Layer(NamedTuple):
@@ -126,7 +124,7 @@ def find_layers(row, names, config, shapes):
     model.layers.0.mlp.up_proj.weight of none. If layer 1 has no attention, all model.layers.1. are in other layers.
     """
     matches = row.match(names)
-    prefixes = sorted({match.groupdict().get("prefix", "") for _, match in matches})
+    prefixes = sorted({match["prefix"] for _, match in matches})
     require(len(prefixes) == 1, f"{row.model_type}: attention layers under each of {' and '.join(prefixes)!r}")
     weights_of = defaultdict(dict)  # {layer: {weight: its name}}
     for weight, match in matches:
@@ -184,5 +182,5 @@ def count_layers(row, config, weights_of):
 def advice(queries):
     """Returns what to do with a model whose layers are not known. queries: the names that look like queries."""
     patterns = {re.sub(r"(^|\.)\d+(?=\.)", r"\1{i}", name, count=1) for name in queries if not is_cross_attention(name)}
-    return (f"its queries may be {', '.join(sorted(patterns)[:SHOWN]) or 'anywhere'}: score its layers in Python with "
+    return (f"its queries may be {', '.join(sorted(patterns)[:6]) or 'anywhere'}: score its layers in Python with "
             "score_layers, or add a line to layouts.csv (data/pretrained/README.md)")
