@@ -38,15 +38,6 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(causal, bias_of, kee
     assert ((alpha > 1e-12) == ~unseen).all() and exact(alpha.sum(2), torch.ones(H, T))
 
 
-def test_eq_S8_the_product_of_all_conditionals_is_not_the_probability():
-    """Pr[U] = prod_i Pr[t_i | t_j, j != i] (Eq. S8) does not even sum to 1. Eq. (S6) does hold."""
-    joint = torch.tensor([[0.4, 0.1], [0.2, 0.3]])  # Pr[t_1, t_2]
-    first, second = joint.sum(1, keepdim=True), joint.sum(0, keepdim=True)  # Pr[t_1] (2, 1), Pr[t_2] (1, 2)
-    assert exact(first * (joint / first), joint)  # Eq. (S6): Pr[t_1] Pr[t_2 | t_1]
-    S8 = (joint / second) * (joint / first)  # Pr[t_1 | t_2] Pr[t_2 | t_1]
-    assert not exact(S8, joint) and abs(S8.sum() - 1) > 0.1
-
-
 @pytest.mark.bert_block
 def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of_the_summed_wqk():
     """W_qk = sum_h W_qk,h with rank W_qk,h <= D, and the output is a sum over heads (Eq. S17-S21). Queries and keys

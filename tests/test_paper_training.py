@@ -4,9 +4,7 @@ test_paper.py.
 """
 
 import re
-from itertools import product
 from pathlib import Path
-from statistics import NormalDist
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ import torch.nn.functional as F
 from analyze import directionality, symmetry
 from config import load
 from tests.lives import make_trainer
-from tests.paper import assert_mean, batch_of, betas, exact, float64, fresh, train_and_measure  # noqa: F401
+from tests.paper import batch_of, betas, exact, float64, fresh, train_and_measure  # noqa: F401
 
 
 def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_rows_of_low_variance():
@@ -36,56 +34,6 @@ def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_
     # With the beta_i = delta_i . y of Prop. 2.2, every delta_i the first unit vector, column 1 has E y_1^4 = (2/3) 2^4.
     cols = torch.einsum("s,stc,sd->scd", y[:, 0], x, y).square().sum(1).mean(0)
     assert exact(cols[0] / cols[1], torch.tensor(1.5))  # and others have E y_1^2 E y_2^2 = (2/3)^2 2^4
-
-
-def counts(joint, masked=False):
-    """E mu_c, E mu_p of the token 1, over all sequences of N bits of probabilities joint (2, ..., 2), and all masks."""
-    N, mu = joint.ndim, torch.zeros(2)
-    everywhere = [torch.tensor(bits, dtype=joint.dtype) for bits in product([0, 1], repeat=N)]
-    pairs = torch.ones(N, N).tril(-1)  # Pr[i is predicted from j]
-    if masked:  # from every j that is not
-        pairs = sum(torch.where(mask == 1, 0.15, 0.85).prod() * mask.outer(1 - mask) for mask in everywhere)
-    for is_star, probability in zip(everywhere, joint.flatten()):
-        mu += probability * torch.stack([(pairs @ is_star).sum(), (is_star @ pairs).sum()])
-    return mu
-
-
-def test_prop_S1_10_counts_of_context_and_prediction_with_a_causal_mask_and_of_masked_tokens():
-    """E mu_c / E mu_p = sum_k (T - k) Pr[t_k = t*] / sum_k (k - 1) Pr[t_k = t*] (Eq. S68, S72-S76). With masks it is 1
-    (Eq. S69, S77-S81), without the factor T in S79 and S80."""
-    joint = torch.rand(2, 2, 2, 2)
-    joint /= joint.sum()
-    k, p = torch.arange(1, 5), torch.stack([joint.select(k, 1).sum() for k in range(4)])  # Pr[t_k = 1]
-    mu_c, mu_p = counts(joint)
-    assert exact(mu_c, ((4 - k) * p).sum()) and exact(mu_p, ((k - 1) * p).sum())
-    assert not exact(mu_p, ((k - 1) * p)[:-1].sum())  # as S73 is printed
-    # S96 takes the ratio to be above 1 for most tokens. All tokens together are at 1.
-    other_c, other_p = counts(joint.flip(0, 1, 2, 3))  # of the token 0
-    assert exact(mu_c + other_c, mu_p + other_p)
-    assert exact(counts(joint, masked=True), 0.15 * 0.85 * 3 * p.sum() * torch.ones(2))
-
-
-def test_eq_S99_S100_rows_and_columns_start_alike_but_not_with_the_moments_of_an_entry():
-    """E|w| = mu, Var|w| = sigma^2 for entries of mean mu and variance sigma^2: does not hold. Rows and columns are
-    alike, which is all that the proof uses."""
-    S, n, mu, sigma = 4000, 16, 0.5, 0.7
-    m = mu + sigma * torch.randn(S, n, n)
-    rows, cols = m.norm(dim=2), m.norm(dim=1)  # (S, n)
-    assert_mean(rows.square(), n * (mu**2 + sigma**2))
-    assert_mean((rows.square() - n * (mu**2 + sigma**2)).square(), n * (2 * sigma**4 + 4 * mu**2 * sigma**2))
-    assert rows.mean() > 6 * mu and rows.var() < 0.9 * sigma**2
-    assert_mean(rows - cols, 0)
-
-
-def test_lemma_S1_11_a_larger_variance_need_not_make_a_heavier_tail():
-    """sigma_a > sigma_b => Pr[X_a > z] >= Pr[X_b > z] for z > sqrt(sigma_a sigma_b) - mu (Eq. S88): does not hold, as
-    X_a = +-2 never passes 2."""
-    mu, z, sigma_a, sigma_b, x_a = 0, 4, 2, 1, torch.tensor([-2.0, 2.0])
-    assert z > (sigma_a * sigma_b) ** 0.5 - mu  # Eq. (S93)
-    share = (x_a > z).double().mean()
-    assert share < 1 - NormalDist(mu, sigma_b).cdf(z)
-    # S91 has sigma_a^2 for the second moment, and so a bound of 4. With the second moment it does not hold either.
-    assert share < (mu - z) ** 2 / (x_a - z).square().mean() < 1 < (mu - z) ** 2 / sigma_a**2
 
 
 UNEQUAL = torch.tensor([5.0] * 3 + [1.0] * 61)  # deviations of the entries of x_i: not isotropic, as S1.12 asks
@@ -179,11 +127,3 @@ def test_remark_S1_15_only_predicted_tokens_are_queries_in_the_last_layer_and_ot
     beta, _ = betas(fresh(32, 64, 2, n_layer=2), idx, targets, positions)  # (2, B, H, T, T)
     lower, last = beta * torch.ones(8, 1, 32, 1).scatter(2, positions[:, None, :, None], 0.0)  # i not in M
     assert lower.norm() > 1e-3 * beta[0].norm() and (last == 0).all()
-
-
-def test_remark_S1_15_and_eq_S119_the_share_of_symmetric_pairs_under_masking():
-    """(i, j in M) / (i in M, j not) = pN (pN - 1) / pN (N - pN) ~ p / (1 - p) (Eq. S119)."""
-    T, K = 1000, 150
-    _, _, positions = batch_of(8, T)
-    assert all(len(set(row)) == K for row in positions.tolist())
-    assert K * (K - 1) / (K * (T - K)) == pytest.approx(0.15 / 0.85, rel=0.01)
