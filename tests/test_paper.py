@@ -118,15 +118,6 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
         assert torch.allclose(error(0.2) / error(0.1), torch.tensor(4.0), rtol=1e-5)  # eta^2: half the step, a quarter
 
 
-def test_remark_S1_6_the_step_of_wqk_is_not_proportional_to_its_gradient():
-    """From a random start a symmetric G moves a head by a matrix of symmetry 2 D / (2 D + C), not 1 (Eq. S40)."""
-    S, C, D = 100, 64, 16
-    w_q, w_k, a = torch.randn(S, C, D), torch.randn(S, C, D), torch.randn(S, C, C)
-    G = a + a.mT
-    step = w_q @ w_q.mT @ G + G @ w_k @ w_k.mT  # (S, C, C)
-    assert symmetry(step).mean() == pytest.approx(2 * D / (2 * D + C), abs=0.02)
-
-
 @pytest.mark.parametrize("role", ["context", "prediction"])
 def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction(role):
     """As context: column k is [x*]_k sum_i beta_i* x_i, row m is (sum_i beta_i* [x_i]_m) x* (Eq. 11, 12, S42, S43). As
