@@ -118,23 +118,6 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
         assert torch.allclose(error(0.2) / error(0.1), torch.tensor(4.0), rtol=1e-5)  # eta^2: half the step, a quarter
 
 
-@pytest.mark.parametrize("role", ["context", "prediction"])
-def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction(role):
-    """As context: column k is [x*]_k sum_i beta_i* x_i, row m is (sum_i beta_i* [x_i]_m) x* (Eq. 11, 12, S42, S43). As
-    prediction: row m is [x*]_m sum_j beta_*j x_j (S45), and S44 is of column k, not of row k."""
-    x, w_qk, is_star = torch.randn(T, 4), torch.randn(4, 4, requires_grad=True), torch.arange(T) == 2
-    scores = x @ w_qk @ x.T  # (T, T)
-    passes = is_star.expand(T, T) if role == "context" else is_star.expand(T, T).T  # the key is t*, or the query
-    alpha = torch.where(passes, scores, scores.detach()).softmax(-1)
-    update, beta = torch.autograd.grad((alpha @ x).pow(3).sum(), (w_qk, scores))  # of any loss: (4, 4), (T, T)
-    if role == "context":
-        predicted = beta[:, 2] @ x  # (4,), sum_i beta_i* x_i, all that t* helps to predict
-        assert exact(update, predicted.outer(x[2]))  # both at once: column by column, row by row
-    else:
-        S50 = (beta[2] @ x).outer(x[2])  # (4, 4), of all that t* is predicted from; its row k is that of S44
-        assert exact(update, S50.T) and not exact(update, S50)
-
-
 # ---- S1.5: the symmetry score ------------------------------------------------------------------------------------
 
 
