@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -54,36 +54,21 @@ def test_train_and_analyze_run_without_fcntl_and_mallopt(data_dir, tmp_path):
     assert "run: no lock can be had here" in ended.stderr and "Whole models" in ended.stdout
 
 
-HOLD = """
-from data.atomic import locked
-print("asks", flush=True)
-with locked({!r}, wait={}):
-    print("mine", flush=True)
-    input()
-"""
+def hold(folder, wait):
+    with atomic.locked(folder, wait):
+        return "mine"
 
 
-def holder(folder, wait=False):
-    """A process that says when it asks for the lock of a folder and when it has it, and keeps it until it is killed."""
-    argv = [sys.executable, "-c", HOLD.format(str(folder), wait)]
-    process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "asks\n"
-    return process
-
-
-def test_a_second_program_is_refused_or_waits_until_the_first_one_is_killed(tmp_path):
-    first = holder(tmp_path)
-    assert first.stdout.readline() == "mine\n"
-    with pytest.raises(OSError, match="another program is writing there: wait for it, or set --out_dir") as e:
+def test_a_second_program_is_refused_or_waits_for_the_end_of_the_first_one(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
         with atomic.locked(tmp_path):
-            pass
-    assert "\n" not in str(e.value)
-    second = holder(tmp_path, wait=True)
-    time.sleep(0.5)  # one that does not wait has ended by now
-    first.kill()
-    assert second.stdout.readline() == "mine\n"
-    second.kill()
-    assert first.wait() and second.wait()
+            with pytest.raises(OSError, match="another program is writing there: wait for it, or set --out_dir") as e:
+                hold(tmp_path, wait=False)
+            assert "\n" not in str(e.value)
+            second = pool.submit(hold, tmp_path, wait=True)
+            with pytest.raises(TimeoutError):  # one that does not wait has ended by now
+                second.result(0.5)
+        assert second.result(60) == "mine"
 
 
 def test_rows_have_the_same_bytes_where_lines_end_in_two(tmp_path, monkeypatch):
