@@ -63,14 +63,11 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of
 # ---- S1.3: the gradient ------------------------------------------------------------------------------------------
 
 
-T = 7
-
-
 @pytest.mark.parametrize("softmax", [False, True], ids=["linear", "softmax"])
 def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(softmax):
     """dL/dW_qk = sum_i sum_{j in C_i} beta_ij x_i x_j^T (Eq. 8-10, S27-S38), beta_ij = delta_i . x_j; with the softmax
     beta_ij = alpha_ij (delta_i . x_j - sum_j' alpha_ij' delta_i . x_j'), and a row of beta sums to zero."""
-    C, V = 6, 5
+    T, C, V = 7, 6, 5
     sees, predicted = torch.ones(T, T).tril().bool(), torch.arange(T) % 3 == 1  # j in C_i, and t_i in the loss: Eq. (7)
     x, w_v, w_u = torch.randn(T, C), torch.randn(C, C), torch.randn(C, V)
     t = torch.randint(V, (T,))
