@@ -22,10 +22,13 @@ def write_plan(path, planned, changes={}, n_seeds=8):
 
 def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has_two(tmp_path, capsys):
     path = str(write_plan(tmp_path / "two.py", [], dict(b=dict(causal=True)), n_seeds=2))
-    main([path, "--n_layer=1"])  # a key for all, in a folder of their own: whole runs do not go on from a trial's end
+    # Keys for all, in a folder of their own, also on Windows: whole runs do not go on from a trial's end.
+    main([path, "--n_layer=1", "--data_dir=D:\\my data"])
+    folder = "out/plans/two_n_layer=1_data_dir=D--my data"
     found = [load(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
-    assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
-        (1, name == "b", seed, f"out/plans/two_n_layer=1/{name}-{seed}") for seed, name in itertools.product([1, 2], "dcba")]
+    assert [(cfg.n_layer, cfg.data_dir, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
+        (1, "D:\\my data", name == "b", seed, f"{folder}/{name}-{seed}")
+        for seed, name in itertools.product([1, 2], "dcba")]
     main([path, "--threads=1"])  # which changes no run
     assert "--out_dir=out/plans/two/a-2" in capsys.readouterr().out
 

@@ -2,7 +2,6 @@
 
 import ast
 import os
-import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from config import ROOT
-from config.plan import main
 from data import atomic
 from data.runs import write
 from tests.lives import SMALL
@@ -78,10 +76,3 @@ def test_rows_have_the_same_bytes_where_lines_end_in_two(tmp_path, monkeypatch):
     of_run = dict.fromkeys(["config", "data", "parent_sha256", "n_params", "lengths", "origin"])
     write.write_files(tmp_path, of_run | dict(rows={"log.csv": text}))
     assert (tmp_path / "log.csv").read_bytes() == expected
-
-
-def test_a_plan_keeps_paths_of_windows_and_makes_folders_that_it_can_have(capsys, tmp_path):
-    (tmp_path / "mine.py").write_text("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a={})")
-    main([str(tmp_path / "mine.py"), "--data_dir=D:\\my data"])
-    words = shlex.split(capsys.readouterr().out)
-    assert {"--data_dir=D:\\my data", "--out_dir=out/plans/mine_data_dir=D--my data/a-1"} <= {*words}
