@@ -61,30 +61,21 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_i
     assert result(copied)[1].startswith(result(finished)[1])
     for row in rows[4:].itertuples():  # the schedule is that of a run of 18 steps
         assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
+    files = {path: path.read_text() for path in (run_json, run_json.with_name("log.csv"))}
+    for path in files:
+        path.write_text("of step 12")  # where it was killed before it wrote them, and after ckpt.pt
+    resume(copied, max_iters=18)
+    assert all(path.read_text() == text for path, text in files.items())
 
 
-def test_a_run_keeps_all_commits_of_its_steps(cfg, monkeypatch):
-    for commit, max_iters in ("a-dirty", 6), ("b", 12), ("a-dirty", 15), ("at its end", 15):
+def test_a_run_keeps_the_commits_and_lengths_with_which_its_steps_were_made(cfg, monkeypatch):
+    in_processes((killed, cfg, TRAIN_STEP, 1))  # the commit and the length of this one are forgotten
+    for commit, max_iters in ("a-dirty", 13), ("b", 14), ("a-dirty", 15), ("at its end", 15):
         monkeypatch.setattr(write, "find_commit", lambda commit=commit: commit)
         resume(cfg, max_iters=max_iters)
-    assert json.loads(Path(cfg.out_dir, "run.json").read_text())["origin"]["commit"] == ["a-dirty", "b"]
+    run_json = json.loads(Path(cfg.out_dir, "run.json").read_text())
+    assert run_json["origin"]["commit"] == ["a-dirty", "b"] and run_json["lengths"] == [13, 14, 15]
     assert read.read_run(cfg.out_dir).config["commit"] == ["a-dirty", "b"]
-
-
-def test_run_json_is_made_anew_from_the_checkpoint_of_a_run_at_its_end(copied, tmp_path):
-    whole = replace(copied, out_dir=f"{copied.out_dir}_whole")
-    shutil.copytree(copied.out_dir, whole.out_dir)
-    resume(whole, max_iters=18)
-    in_processes((killed, replace(copied, max_iters=18), "data.runs.write.write_files", 3))  # of begin, of 16, 18
-    alone = replace(copied, out_dir=str(tmp_path / "alone"), max_iters=18)
-    Path(alone.out_dir).mkdir()
-    shutil.copy(Path(copied.out_dir, "ckpt.pt"), alone.out_dir)
-    for cfg in replace(copied, max_iters=18), alone:
-        resume(cfg)
-        found = json.loads(Path(cfg.out_dir, "run.json").read_text())
-        assert found["lengths"] == [12, 18] and found["config"]["max_iters"] == 18
-        assert found["origin"] == json.loads(Path(whole.out_dir, "run.json").read_text())["origin"]
-        assert read.read_run(cfg.out_dir).table.equals(read.read_run(whole.out_dir).table)
 
 
 def test_a_resumed_run_has_the_hyperparameters_of_the_code_and_the_moments_of_the_file(copied, monkeypatch):
@@ -100,12 +91,6 @@ def test_a_resumed_run_has_the_hyperparameters_of_the_code_and_the_moments_of_th
     state = trainer.optimizer.state_dict()
     assert state["param_groups"][0]["betas"] == (0.5, 0.6) and state["param_groups"][0]["weight_decay"] == 0.25
     assert all(torch.equal(state["state"][i]["exp_avg"], moments[i]["exp_avg"]) for i in moments)
-
-
-def test_a_length_with_which_no_step_was_made_is_forgotten(cfg):
-    in_processes((killed, cfg, TRAIN_STEP, 1))
-    resume(cfg, max_iters=18)
-    assert json.loads(Path(cfg.out_dir, "run.json").read_text())["lengths"] == [18]
 
 
 def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_another_one(tmp_path, monkeypatch):
