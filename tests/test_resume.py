@@ -151,13 +151,6 @@ def test_a_full_disk_is_named_in_one_line_and_what_a_killed_run_left_is_removed(
     assert checkpoint(copied)["step"] == 12 and not left.exists()
 
 
-def test_a_run_of_code_with_other_columns_is_refused_and_keeps_its_run_json(copied, monkeypatch):
-    before = Path(copied.out_dir, "run.json").read_text()
-    monkeypatch.setattr(write, "score_rows", lambda *args: [dict(step=18, another_score=0.5)])
-    assert "other columns" in refusal(copied, init_from="resume", max_iters=18)
-    assert Path(copied.out_dir, "run.json").read_text() == before
-
-
 @pytest.mark.parametrize("key, value, is_known", [("qk_norm", True, True), ("of_a_fork", 1, False)])
 def test_a_run_that_this_code_cannot_do_is_refused_by_the_name_of_its_key(copied, key, value, is_known):
     folder = Path(copied.out_dir)
