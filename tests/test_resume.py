@@ -78,19 +78,17 @@ def test_a_run_keeps_the_commits_and_lengths_with_which_its_steps_were_made(cfg,
     assert read.read_run(cfg.out_dir).config["commit"] == ["a-dirty", "b"]
 
 
-def test_a_resumed_run_has_the_hyperparameters_of_the_code_and_the_moments_of_the_file(copied, monkeypatch):
+def test_a_resumed_run_has_the_hyperparameters_of_the_code(copied, monkeypatch):
     def make_optimizer(cfg, model, make=train.make_optimizer):
         optimizer = make(cfg, model)
         optimizer.param_groups[0] |= dict(betas=(0.5, 0.6), weight_decay=0.25)
         return optimizer
 
-    moments = checkpoint(copied)["optimizer"]["state"]
     monkeypatch.setattr(train, "make_optimizer", make_optimizer)
     trainer = make_trainer(replace(copied, init_from="resume", max_iters=18))
     trainer.begin()
-    state = trainer.optimizer.state_dict()
-    assert state["param_groups"][0]["betas"] == (0.5, 0.6) and state["param_groups"][0]["weight_decay"] == 0.25
-    assert all(torch.equal(state["state"][i]["exp_avg"], moments[i]["exp_avg"]) for i in moments)
+    matrices, _ = trainer.optimizer.param_groups
+    assert matrices["betas"] == (0.5, 0.6) and matrices["weight_decay"] == 0.25
 
 
 def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_another_one(tmp_path, monkeypatch):
