@@ -67,20 +67,6 @@ def test_a_wrong_answer_is_told_what_is_wrong(ours, monkeypatch, capsys, step, n
     assert told in capsys.readouterr().out
 
 
-def test_a_mistake_is_told_with_its_line_and_a_syntax_error_ends_its_own_step_only(ours, monkeypatch, capsys):
-    text = exercises.FILE.read_text("utf-8")
-    broken = text.replace('"""m (n, n), a tensor of torch -> S and N"""', "return 1 / 0").replace("def wrong_sign():", "def wrong_sign(:")
-    lines = broken.splitlines()
-    found, syntax_errors = exercises.read_steps(broken)
-    monkeypatch.setattr(exercises, "syntax_errors", syntax_errors)
-    monkeypatch.setattr(exercises.steps, "parts", found.parts)
-    assert exercises.main(["1", "2", "3"]) == 1
-    first, second, third = capsys.readouterr().out.splitlines()
-    assert first == f"step 1: ZeroDivisionError: division by zero (line {lines.index('    return 1 / 0') + 1} of steps.py)"
-    assert second.startswith("step 2: SyntaxError") and f"line {lines.index('def wrong_sign(:') + 1})" in second
-    assert third.startswith("step 3: done")
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_entry_of_every_gradient_of_micro_equals_a_finite_difference(causal):
     for name, (found, expected) in exercises.gradients_of_micro(causal).items():
