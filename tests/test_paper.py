@@ -137,14 +137,6 @@ def test_lemma_S1_16_and_prop_S1_17_symmetry_is_between_minus_1_and_1_and_eq_S14
         assert exact(squared(mixed) / squared((mixed - mixed.T) / 2), 1 / (1 - p))  # S148 rises, from s = -1 on
 
 
-def test_prop_S1_17_by_chance_symmetry_is_1_over_n_give_or_take_the_root_of_2_over_n():
-    """E s = 1/n, not 8/n, of random matrices of n rows; the standard deviation is about sqrt(2)/n (Eq. S133-S137)."""
-    n = 32
-    found = symmetry(torch.randn(4000, n, n))
-    assert_mean(found, 1 / n)
-    assert found.std().item() == pytest.approx(2**0.5 / n, rel=0.1)
-
-
 # ---- S1.6: the directionality score ------------------------------------------------------------------------------
 
 

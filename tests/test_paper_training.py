@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from analyze import directionality, symmetry
 from config import load
 from tests.lives import make_trainer
-from tests.paper import batch_of, betas, exact, float64, fresh, train_and_measure  # noqa: F401
+from tests.paper import exact, float64, train_and_measure  # noqa: F401
 
 
 def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_rows_of_low_variance():
@@ -118,12 +118,3 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_texts_and_in_fe
     for found in start, *later:
         assert (found["text"].abs() < 0.05).all() and (found["above_02"] < 0.25).all()
         assert (found["pairs"].abs() < 0.15).all() and ((found["same_sign"] - 0.5).abs() < 0.15).all()
-
-
-@pytest.mark.bert_block  # with a softmax
-def test_remark_S1_15_only_predicted_tokens_are_queries_in_the_last_layer_and_others_too_in_a_lower_one():
-    """beta_ij = 0 for i not in M (Eq. S115-S118)."""
-    idx, targets, positions = batch_of(8, 32)
-    beta, _ = betas(fresh(32, 64, 2, n_layer=2), idx, targets, positions)  # (2, B, H, T, T)
-    lower, last = beta * torch.ones(8, 1, 32, 1).scatter(2, positions[:, None, :, None], 0.0)  # i not in M
-    assert lower.norm() > 1e-3 * beta[0].norm() and (last == 0).all()
