@@ -10,7 +10,6 @@ import pytest
 
 from config import ROOT
 from data import atomic
-from data.runs import write
 from tests.lives import SMALL
 
 
@@ -53,12 +52,3 @@ def test_a_second_program_is_refused_or_waits_for_the_end_of_the_first_one(tmp_p
             with pytest.raises(TimeoutError):  # one that does not wait has ended by now
                 second.result(0.5)
         assert second.result(60) == "mine"
-
-
-def test_rows_have_the_same_bytes_where_lines_end_in_two(tmp_path, monkeypatch):
-    expected = b"step,loss\n1,0.5\n2,0.25\n"
-    monkeypatch.setattr(os, "linesep", "\r\n")  # pandas writes it
-    text = write.add_rows(write.add_rows("", [dict(step=1, loss=0.5)], "%g"), [dict(step=2, loss=0.25)], "%g")
-    of_run = dict.fromkeys(["config", "data", "parent_sha256", "n_params", "lengths", "origin"])
-    write.write_files(tmp_path, of_run | dict(rows={"log.csv": text}))
-    assert (tmp_path / "log.csv").read_bytes() == expected
