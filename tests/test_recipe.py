@@ -79,15 +79,12 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
             torch.testing.assert_close(weight, theirs[name], atol=1e-4, rtol=1e-4, msg=lambda m: f"{name}: {m}")
 
 
-DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
-
-
 @pytest.mark.bert_block
 @either
 def test_dropout_is_where_transformers_has_it_and_as_much(trainer, causal):
     """After the embeddings, on the attention weights, after attention, after the MLP: with the same random numbers,
     drawn in this order, both models are the same."""
-    ours = trainer(causal=causal, **DROPOUT)
+    ours = trainer(causal=causal, dropout=0.3, attn_dropout=0.2)
     hf, idx = to_bert(ours.model).train(), ours.loader.batch("train", 0)[0]
     torch.manual_seed(0)
     expected = hf(idx).logits
