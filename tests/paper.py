@@ -39,12 +39,6 @@ def exact(a, b):
     return torch.allclose(a, b, atol=1e-10, rtol=1e-10)
 
 
-def assert_mean(samples, expected):
-    """The mean of samples (S, ...) is the expected one, within five standard errors."""
-    error = samples.std(0) / len(samples) ** 0.5
-    assert ((samples.mean(0) - expected).abs() < 5 * error).all(), (samples.mean(0), expected, error)
-
-
 def fresh(T, C, H, causal=False, n_layer=1):
     """A model as train.py makes it, of bytes and a mask token."""
     return Transformer(ModelConfig(258, T, n_layer, H, C, dropout=0.0, attn_dropout=0.0, causal=causal))
