@@ -1,14 +1,11 @@
 """config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from config import command_line, load
+from config import ROOT, command_line, load
 from model import Transformer
 
-ROOT = Path(__file__).parents[1]
 CODE = "__init__", "launch", "plan", "processes"
 FILES = sorted(path for path in (ROOT / "config").glob("*.py") if path.stem not in CODE)
 

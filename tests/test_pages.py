@@ -15,13 +15,12 @@ from safetensors.torch import save_file
 
 import analyze
 import train
-from config import command_line
+from config import ROOT, command_line
 from data.runs import __main__ as runs
 from data.runs import front
 from data.runs.kept import pool
 from data.text import prepare
 
-ROOT = Path(analyze.__file__).parent
 README = (ROOT / "README.md").read_text()
 RESULTS = (ROOT / "data/results/README.md").read_text()
 PRETRAINED = (ROOT / "data/pretrained/README.md").read_text()
