@@ -56,6 +56,7 @@ def test_our_own_answers_pass_every_step(ours):
 
 
 @pytest.mark.parametrize("step, name, wrong, told", [  # told: what the checker says
+    ("1", "parts", lambda m: 1 / 0, "ZeroDivisionError"),  # with its traceback
     ("1", "with_symmetry", lambda s: with_symmetry(2 * s * s - 1), "with_symmetry(0.9) has a symmetry of 0.620"),
     ("2", "directionality", lambda m: analyze.directionality(m.T), "norm(dim=0) is of columns"),
     ("3", "gradient_at_zero", lambda *given: gradient_at_zero(*given, sees_all=True), "that see both sides"),
@@ -65,6 +66,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(ours, monkeypatch, capsys, step, n
     monkeypatch.setattr(exercises.steps, name, wrong)
     assert exercises.main([step]) == 1
     assert told in capsys.readouterr().out
+    assert exercises.main(["9"]) == "expected numbers of steps, 1, 2, 3, 4"
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -5,6 +5,7 @@ It prints a line for each: what it shows, or what is missing or wrong. Exit stat
 """
 
 import sys
+import traceback
 from functools import partial
 from unittest import mock
 
@@ -123,12 +124,17 @@ STEPS = {"1": step_1, "2": step_2, "3": step_3, "4": step_4}
 
 def main(argv):
     torch.manual_seed(0)
+    if not STEPS.keys() >= set(argv):
+        return f"expected numbers of steps, {', '.join(STEPS)}"
     status = 0
     for number in argv or STEPS:
         try:
             print(f"step {number}: done. {STEPS[number]()}")
-        except WrongAnswer as e:  # any other error ends in its traceback, which names a line of steps.py
+        except WrongAnswer as e:
             print(f"step {number}: {e}")
+            status = 1
+        except Exception:  # of the student's code, of which the traceback names the line
+            print(f"step {number}:", traceback.format_exc())
             status = 1
     return status
 
