@@ -16,9 +16,8 @@ root of M^T M, the same of the key side. Between them stands a random matrix, Z 
 
     E tr(AZB AZB) = |BA|^2 = |MM|^2   and   E |AZB|^2 = |A|^2 |B|^2 = |M|^4,
 
-their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. For trained positions it was
-within a twentieth of the mean. If a few singular values are far above the others, this formula can give a third more
-than the mean, or half of it. Single matrices scatter widely: their standard deviation was 1 to 2.8 times the mean.
+their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. If a few singular values are far
+above the others, this formula can give a third more than the mean, or half of it.
 
 Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S. If
 a few singular values are large, their norms differ much, and directionality is far from 0 by chance.

@@ -66,10 +66,9 @@ def find_stacks(config, shapes):
 def stacks_of_parts(config, shapes):
     """
     Returns the same by the table. Every tensor that looks like a query is accounted for: it is scored, beside what is
-    scored, in a layer that is not, of cross-attention, or in a module that the table leaves out.
-
-    Of a T5 decoder.block.0.layer.0.SelfAttention.q is scored, decoder.block.0.layer.1.EncDecAttention.q is of
-    cross-attention, and teacher.block.0.layer.0.SelfAttention.q is refused by its name.
+    scored, in a layer that is not, of cross-attention, or in a module that the table leaves out. Of a T5
+    decoder.block.0.layer.0.SelfAttention.q is scored, decoder.block.0.layer.1.EncDecAttention.q is of cross-attention,
+    and teacher.block.0.layer.0.SelfAttention.q is refused by its name.
     """
     model_type = pick(config, str, "model_type")
     unscored = set().union(*[row.unscored for row in TABLE.get(model_type, [])])

@@ -31,8 +31,7 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
 
     matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: W_q and W_k of all layers,
     (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of analyze.py.
-    update_symmetry is that of the change of W_qk since then (Theorem 2.4). own_heads, shared and mirror are the parts
-    of the symmetry of a layer (data/wqk.py).
+    update_symmetry is that of the change of W_qk since then (Theorem 2.4).
     """
     for w in new:  # or heads would be cut in the wrong places, as of grouped keys
         require(w.shape[1] == w.shape[2], f"{matrix}: W_q or W_k is {tuple(w.shape)}, expected (L, C, C) of stacked_qk")
