@@ -13,9 +13,9 @@ TABLE_1 = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % whe
 
 
 def test_table_1_comes_out_of_the_authors_files_and_18_rows_of_the_others_are_of_no_wqk(tmp_path, capsys, drawn):
-    published.main(tmp_path / "scores.png")
+    published.main(tmp_path)
     said, _, of_runs = capsys.readouterr().out.partition("The authors' runs")
-    assert "Of 70 rows 52 are of W_qk, and 18 are of another matrix." in said
+    assert "Tables S2 and S3: 52 of 70 rows are of W_qk, and 18 are of another matrix." in said
     rows = [line.split() for line in of_runs.splitlines() if line.startswith("bert")]
     found = {name: list(map(float, cells)) for name, *cells in rows[:12]}
     for name, (plain, symmetric, saved) in TABLE_1.items():

@@ -1,34 +1,37 @@
 """
-What the authors of the paper printed and published: their scores of pretrained models, and their training runs.
+What the authors of the paper printed and published, their scores of pretrained models and their training runs; and our
+scores of public models, which come inside Python packages.
 
-    python -m data.published    # prints tables, and draws data/results/png/published_scores.png
+    python -m data.published    # prints tables, and draws published_scores.png and public.png of data/results/png
 
 README.md says where the files of this folder come from.
 """
 
 from pathlib import Path
 
+import numpy as np
 import pandas
 
-from data.drawing import COLOURS, KINDS, draw_bar, figure, put_legend, put_titles, put_zero
+from data.drawing import COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, put_legend, put_titles, put_zero
 from data.runs.statistics import speed_up
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results"
 SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
            "S2": "Encoder-decoders of language (Figure S2)"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
+SEES = {"both": ("sees both sides", ENCODER), "cross": ("sees another text", OTHERS[0]),
+        "before": ("sees what came before", DECODER)}
 
 
 # ---- pretrained models: Tables S2 and S3, Figures 2, S1 and S2 ---------------------------------------------------
 
 
 def print_tables(models, rows):
-    """Prints Tables S2 and S3, with the matrix of which each row is, and how well the scores tell the models apart."""
+    """Prints how many rows of Tables S2 and S3 are of W_qk, and how well the scores tell the models apart."""
     n_wqk = (rows["matrix"] == "wqk").sum()
-    print("Tables S2 and S3 of the paper, medians over layers:")
-    print(rows[["row", "printed_as", *SCORES, "matrix", "repeats", "remark"]].to_string(index=False))
-    print(f"Of {len(rows)} rows {n_wqk} are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
+    print(f"Tables S2 and S3: {n_wqk} of {len(rows)} rows are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
     print_separation(models)
 
 
@@ -82,14 +85,38 @@ def print_table_1(curves, trajectories):
     print(pandas.DataFrame(layers).T.rename_axis(columns="layer").to_string(float_format="{:.2f}".format))
 
 
-def main(path=HERE.parent / "results/png/published_scores.png"):
+# ---- public models -----------------------------------------------------------------------------------------------
+
+
+def draw_public(models, path):
+    """Draws the symmetry of layers and of heads, families one below the other."""
+    y = 0.0
+    middles = {}  # {the middle of a family: its name}
+    with figure(path, 1, 2, 4.6, "Symmetry of $W_{qk}$ in public models, median over layers", sharey=True) as axes:
+        put_titles(axes.flat, ["layers", "single heads, mean of a layer"])
+        for sees, (label, colour) in SEES.items():
+            for name, family in models[models["sees"] == sees].groupby("model", sort=False):
+                ys = y + 0.4 * np.arange(len(family))
+                for axis, of in zip(axes.flat, ["", "head_"]):
+                    chance = [family[f"{of}symmetry_chance"], family[f"{of}symmetry_95"]]
+                    axis.plot(chance, [ys, ys], color="0.6", lw=1.2, label="chance: mean to 95th percentile")
+                    axis.plot(family[f"{of}symmetry"], ys, "o", ms=3, color=colour, label=label)
+                middles[ys.mean()] = name
+                y = ys[-1] + 1
+        axes[0, 0].set_yticks(list(middles), middles.values())
+        axes[0, 0].invert_yaxis()  # the first at the top, in both
+        put_legend(axes.flat, ncols=2)
+
+
+def main(pictures=RESULTS / "png"):
     models = pandas.read_csv(HERE / "models.csv", keep_default_na=False)
     rows = pandas.read_csv(HERE / "printed_tables.csv", dtype=str, keep_default_na=False)
     print_tables(models, rows)
-    draw_models(models, path)
+    draw_models(models, pictures / "published_scores.png")
     curves = pandas.read_csv(HERE / "loss_curves.csv")  # training losses [nats/token], a column for each run
     curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
     print_table_1(curves, pandas.read_csv(HERE / "trajectories.csv"))
+    draw_public(pandas.read_csv(RESULTS / "csv/public.csv", keep_default_na=False), pictures / "public.png")
 
 
 if __name__ == "__main__":
