@@ -1,8 +1,7 @@
 """
 Several runs: pools them by setting, and keeps a comparison in one small CSV file.
 
-    # config {"n_layer": 2, ...}            what all arms share
-    # config of symmetric {"init": ...}     what is special to one of them
+    # config of symmetric {"n_layer": 2, ...}    of each arm; older files have what all of them share in `# config {...}`
     arm,seed,step,train_loss,val_loss,...   then one row for every step of a run that has a loss, or scores, or both
 """
 
@@ -30,18 +29,13 @@ def write_comparison(path, arms):
                 "another --csv")
         for key in differing_keys([old.config, arms[old.name].config]):
             require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another --csv")
-    special = differing_keys([arm.config for arm in arms.values()])
-    first, *_ = arms.values()
-    lines = [config_line("config", first, lambda key: key not in special)]
-    lines += [config_line(f"config of {name}", arm, lambda key: key in special) for name, arm in arms.items()]
+    lines = []
+    for name, arm in arms.items():
+        config = {key: value for key, value in arm.config.items() if is_kept(key)}
+        lines.append(f"# config of {name} {json.dumps(config)}")
     rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
         temporary.write_text("\n".join([*lines, rows]), encoding="utf-8", newline="\n")
-
-
-def config_line(title, arm, chooses):
-    """Returns a comment that has the chosen keys of an arm."""
-    return f"# {title} {json.dumps({key: value for key, value in arm.config.items() if is_kept(key) and chooses(key)})}"
 
 
 def is_kept(key):
@@ -54,11 +48,12 @@ def read_comparison(path):
     require(Path(path).exists(), f"there is no file or folder {path}")
     comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text("utf-8"), re.MULTILINE)
     configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
-    require("" in configs, f"{path} is no comparison: it has no line # config {{...}}")
+    require(configs, f"{path} is no comparison: it has no line # config of ARM {{...}}")
     # An arm may be called null, which pandas would read as nan.
     rows = pandas.read_csv(path, comment="#", dtype=dict(arm=str), na_values=[""], keep_default_na=False)
     tables = rows.set_index(["seed", "step"]).groupby("arm", sort=False)
-    return [Runs(name, as_now(configs[""] | configs[name], path), table.drop(columns="arm")) for name, table in tables]
+    shared = configs.get("", {})
+    return [Runs(name, as_now(shared | configs[name], path), table.drop(columns="arm")) for name, table in tables]
 
 
 def pool(paths):
