@@ -231,7 +231,7 @@ def model_types(config):
 def test_every_model_type_of_the_table_is_proven():
     # Of git and so on, whose config they share; other names of a T5Gemma's sides; and those of test_checkpoint.py.
     proven = {"git_text", "cohere_asr_text", "idefics_text", "t5gemma_encoder", "t5gemma_decoder", "nanogpt",
-              "nanochat-checkpoint", "train.py-checkpoint", *OTHER_TYPES}
+              "train.py-checkpoint", *OTHER_TYPES}
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(small_config(kind, config).to_dict())}
     for *_, config in FUSED:

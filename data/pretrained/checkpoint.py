@@ -139,17 +139,6 @@ def config_of_training(saved):
     return {}
 
 
-def read_config(folder, file, saved):
-    """Returns the config for a file of weights, {} if there is none. saved: what torch.save has put into this file."""
-    if config_of_training(saved):
-        return config_of_training(saved)
-    meta = re.sub(r"^model_(\d+)\.pt$", r"meta_\1.json", file)  # nanochat writes it beside model_000650.pt
-    if meta != file and meta in folder.names:
-        config = read_json(folder, meta)["model_config"]
-        return {**config, "num_key_value_heads": config.get("n_kv_head"), "model_type": "nanochat-checkpoint"}
-    return read_json(folder, "config.json") if "config.json" in folder.names else {}
-
-
 def plain_names(tensors):
     """Returns the tensors by their names in a plain model."""
     plain = {}
@@ -217,7 +206,9 @@ def open_checkpoint(source):
         tensors = {tensor: contents[file][0][tensor] for tensor, file in index.items()}
         unlisted = set().union(*[of_file for of_file, _ in contents.values()]) - index.keys()
         require(not unlisted, f"the index.json does not list {sorted(unlisted)[:1]} of its files: save the model again")
-    config = read_config(folder, files[0], saved)
+    config = config_of_training(saved)
+    if not config and "config.json" in folder.names:
+        config = read_json(folder, "config.json")
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     size = sum(map(folder.size, files))
     return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, tuple(files))
