@@ -247,7 +247,7 @@ class Trainer:
 
 def build_model(cfg, vocab_size):
     """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
-    # To start from other weights, load them here. Change modules in model.py alone, which samples and exports use.
+    # To start from other weights, load them here. Change modules in model.py alone, which exports use.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
     if cfg.parent:
@@ -325,15 +325,13 @@ def draw(folder):
 
 
 def finish(trainer):
-    """Draws run.png, and prints a table of the scores and three samples of text."""
-    from data import samples
+    """Draws run.png, and prints a table of the scores."""
+    from data.runs import curves
 
     limits = []  # a model that is wider would take longer than this
     if trainer.cfg.n_embd <= 1024:
         limits = [limit_of_symmetry(multiply(*factors)) for factors in zip(*trainer.scored["wqk"])]
-    trainer.place.say(f"{samples.table_of_ends(draw(trainer.out), limits)}; picture: {trainer.out}/run.png")
-    with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
-        trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
+    trainer.place.say(f"{curves.table_of_ends(draw(trainer.out), limits)}; picture: {trainer.out}/run.png")
 
 
 def main(cfg):

@@ -1,6 +1,7 @@
 """
-A trained model as a BERT of Hugging Face's transformers (BertForMaskedLM, or BertLMHeadModel for a decoder).
+A trained model: opens it, or writes it as a BERT of Hugging Face's transformers (BertForMaskedLM or BertLMHeadModel).
 
+    model, cfg = open_run("out/tiny")
     python -m data.export out/tiny    # writes out/tiny/bert: config.json and model.safetensors
 
 It is written only if theirs has the same logits. So what is no BERT is refused: other positions than learned ones, or
@@ -10,11 +11,12 @@ a block of your own.
 import argparse
 import copy
 import sys
+from pathlib import Path
 
 import torch
 
-from config import ConfigError
-from data.samples import open_run
+from config import ConfigError, TrainConfig, as_now
+from model import Transformer
 
 NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in)
     "tok_emb": "bert.embeddings.word_embeddings",
@@ -33,6 +35,16 @@ NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in
     "head.ln": "cls.predictions.transform.LayerNorm",
     "head.bias": "cls.predictions.bias",
 }
+
+
+def open_run(folder):
+    """Returns the model of a run at its last checkpoint, and its TrainConfig. ConfigError: the code cannot do it."""
+    path = Path(folder, "ckpt.pt")
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    cfg = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
+    model = Transformer(cfg.of_model(len(checkpoint["model"]["tok_emb.weight"]))).eval()
+    model.load_state_dict(checkpoint["model"])
+    return model, cfg
 
 
 def to_hf(model):

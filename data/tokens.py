@@ -1,5 +1,5 @@
 """
-The files that hold the tokens of a corpus. data/writer.py makes ids of text, and data/samples.py text of ids.
+The files that hold the tokens of a corpus. data/writer.py makes ids of text.
 
     corpus = tokens.load("data/sympy/bytes")
     ids = corpus.train[:32]  # of the first 32 tokens

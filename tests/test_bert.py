@@ -6,7 +6,7 @@ from transformers import BertForMaskedLM, BertLMHeadModel
 
 from config import ConfigError
 from data import export
-from data.samples import open_run
+from data.export import open_run
 from model import ModelConfig, Transformer
 from tests.lives import run
 from tests.test_model import CFG, pre_norm
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.bert_block
 def test_transformers_opens_our_export_and_computes_the_same(causal, cfg):
     run(cfg, causal=causal, init_std=0.1)  # a start is no other model
     export.main([cfg.out_dir])
-    ours, _, _ = open_run(cfg.out_dir)
+    ours, _ = open_run(cfg.out_dir)
     theirs = BertLMHeadModel if causal else BertForMaskedLM
     hf, info = theirs.from_pretrained(f"{cfg.out_dir}/bert", output_loading_info=True)
     assert not any(info.values()), info

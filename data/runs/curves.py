@@ -1,6 +1,9 @@
-"""Draws one training run. Dark layers are at the bottom of a network, light ones at its top."""
+"""The picture and the table of one training run. Dark layers are at the bottom of a network, light ones at its top."""
+
+import pandas
 
 from data.drawing import HEIGHT, draw_layers, figure, put_legend, put_steps, put_titles, put_zero, short
+from data.names import fixed
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
           "directionality": "directionality of $W_{qk}$", "positions": "symmetry of positions",
@@ -36,3 +39,24 @@ def panels(path, titles, words, title=""):
                 put_zero(axis)
         put_titles(axes.flat, titles.values())
         put_legend(axes.flat, title=words)
+
+
+def table_of_ends(arm, limits):
+    """
+    Returns the first and last scores of every layer, and the last loss, as a text. arm: Runs of one seed. limits: of
+    each layer, what the symmetry of 95 % of random matrices is below; none in a wide model.
+    """
+    ends = []
+    for score in "symmetry", "heads", "directionality", "positions":
+        layers = arm.layers(score)  # (S, L)
+        if len(layers):
+            ends.append(layers.iloc[[0, -1]].set_axis([f"{score}: start", "end"]).T.reset_index(drop=True))  # (L, 2)
+        if score == "symmetry":
+            chance = pandas.DataFrame({"by chance": arm.layers("chance").iloc[-1].to_numpy()})
+            if limits:
+                chance["95 % below"] = limits
+                chance["beyond"] = ["yes" if end > limit else "no" for end, limit in zip(ends[0]["end"], limits)]
+            ends.append(chance)
+    table = pandas.concat(ends, axis="columns").rename_axis(columns="layer")
+    scores = table.to_string(float_format=lambda score: fixed(score, 2))
+    return f"{scores}\nvalidation loss {arm.at_end('loss').item():.4f} nats/token"

@@ -17,7 +17,7 @@ import torch
 from data import tokens
 from data.batches import get_batch
 from data.drawing import figure, put_legend, put_titles, put_zero
-from data.samples import open_run
+from data.export import open_run
 
 N_TEXTS = 64  # blocks of validation text, as in training, masks and all
 FARTHEST = 8  # offset that is drawn [tokens]
@@ -44,7 +44,7 @@ def main(layer, *folders):
     with figure("offsets.png", 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
         put_titles(axes.flat, [Path(folder).name.replace("_", " ") for folder in folders])
         for axis, folder in zip(axes.flat, folders):
-            model, cfg, _ = open_run(folder)
+            model, cfg = open_run(folder)
             assert cfg.positions == "learned", f"{folder}: {cfg.positions} positions are not in q and k"
             idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, np.arange(N_TEXTS))  # (B, T)
             middle = cfg.block_size - 1  # where offset 0 is
