@@ -172,7 +172,7 @@ def score_row(w_q, w_k, gamma, head=None):
     """The numbers of one W_qk for a table: {name: a number}. head: its number; None: a layer."""
     measured = measure(w_q, w_k)
     row = {name: function(measured, gamma).item() for name, function in SCORES.items()}
-    row |= dict(symmetry_chance=measured.product.mean_symmetry().item())
+    row["symmetry_chance"] = measured.product.mean_symmetry().item()
     if head is None:
         if len(w_q) <= 1024 and math.isfinite(row["symmetry"]):  # of wider layers it would take longer than all else
             row["symmetry_95"] = limit_of_symmetry(measured.product)
@@ -253,7 +253,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
             pair = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
             common = dict(layer=layer.index, stack=stack.name, causal=stack.causal)
             rows += [common | row for row in rows_of_layer(*pair, gamma, per_head, layer.names[0])]
-            readers[stack.name, layer.index] = partial(read_heads, opened, layer)
+            readers[stack.name, layer.index] = partial(layer.read, opened)
     # What is the same in all rows
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma)
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
@@ -270,12 +270,6 @@ def rows_of_layer(w_q, w_k, gamma, per_head, name):
         rows[0] |= parts_of_symmetry(*head_products(w_q, w_k))
         rows += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
     return rows
-
-
-def read_heads(checkpoint, layer):
-    """Reads w_q (H, C, D) and w_k (Hkv, C, D) of a layer of a checkpoint."""
-    [tensors] = checkpoint.stream([layer.names])
-    return layer.heads(tensors)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

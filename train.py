@@ -7,9 +7,8 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
 A training is `loop`: with every batch the model predicts tokens, and `Trainer.train_step` moves the weights against the
-gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down, in the files that
-data/runs/write.py describes. A run that is stopped goes on from its last evaluation, bit for bit on a CPU, and on a
-GPU with --deterministic=True. config/processes.py says how to train on several nodes.
+gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down (data/runs/write.py).
+A run that is stopped goes on from its last evaluation, bit for bit on a CPU, and on a GPU with --deterministic=True.
 """
 
 import contextlib

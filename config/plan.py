@@ -6,7 +6,7 @@ is one to copy. Without --run its runs are printed, one a line, as arguments of 
     python -m config.plan positions --run --jobs=4      # four at a time, and not two; what was stopped goes on
     python -m config.plan mine.py --max_iters=40        # of your own file, as a trial, in out/plans/mine_max_iters=40
 
-A run that begins with the last weights of another one names the arm of that one as its parent: config/plans/switch.py.
+A run that begins with the last weights of another one has the arm of that one as its parent: config/plans/switch.py.
 """
 
 import itertools

@@ -85,10 +85,7 @@ def write(args, files, read, by_file=False, of_host=False):
 
 
 def read_all(files, read, by_file, broken):
-    """
-    Yields pairs of a text and of the SHA-256 that decides about its split. broken: a list of lines about files that
-    cannot be read to their end; None: they raise.
-    """
+    """Yields texts, each with the SHA-256 that decides about its split. broken: gets a line for each; None: it ends."""
     for file in files:
         of_file = tokens.digest(file) if by_file else None
         try:

@@ -1,9 +1,7 @@
 """
 Reads layouts.csv, which says for each model_type where the queries and keys of its self-attention are, finds the rows
-that a model and each of its parts need, and reads sizes from config.json.
-
-A line was read from transformers 5.23, models/NAME/modeling_NAME.py, if its note does not say otherwise. NAME is the
-model_type or, for a part such as clip_text_model, the model_type of the whole. README.md says how to add a line.
+that a model and each of its parts need, and reads sizes from config.json. A line was read from transformers 5.23, if
+its note does not say otherwise. README.md says how to add one.
 """
 
 import csv

@@ -40,9 +40,8 @@ def is_of(name, modules):
 
 def is_cross_attention(name):
     """
-    Returns whether a tensor is of the cross-attention of a layer: by what comes after the number of the layer.
-
-    It is decoder.layers.0.encoder_attn.q_proj.weight, and not cross_encoder.layers.0.self_attn.q_proj.weight.
+    Returns whether a tensor is of the cross-attention of a layer: by what comes after the number of the layer, as in
+    decoder.layers.0.encoder_attn.q_proj.weight, and not in cross_encoder.layers.0.self_attn.q_proj.weight.
     """
     _, *after = re.split(r"(?:^|\.)\d+\.", name)
     return bool(after and CROSS.search(after[-1]))
@@ -50,9 +49,8 @@ def is_cross_attention(name):
 
 def looks_like_query(name, shape):
     """
-    Returns whether a tensor may hold the queries of a layer, alone or with the keys.
-
-    h.0.attn.c_attn.weight (3 C, C) may, h.0.attn.c_attn.bias (3 C) and pooler.query.weight, of no layer, do not.
+    Returns whether a tensor may hold the queries of a layer, alone or with the keys, as h.0.attn.c_attn.weight (3 C, C)
+    may. h.0.attn.c_attn.bias (3 C) and pooler.query.weight, of no layer, do not.
     """
     is_numbered = re.search(r"(^|\.)\d+\.", name) is not None
     return is_numbered and len(shape) > 1 and LIKE_QUERY.fullmatch(name) is not None

@@ -4,8 +4,8 @@ Reads chosen tensors of a checkpoint, and nothing else of it.
     checkpoint = open_checkpoint("gpt2")    # a name of models.csv, a Hub id, a folder, a file, or a torch.nn.Module
     for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-Of a file of safetensors the header is read, and then the bytes of each tensor: from the Hub by ranges over HTTP. A file
-of torch.save is mapped into memory, and the Hub sends it whole. A pickle that would run code is refused by torch.
+Of safetensors the header is read, and then the bytes of each tensor, from the Hub by ranges over HTTP. A file of
+torch.save is mapped into memory, and the Hub sends it whole. A pickle that would run code is refused by torch.
 """
 
 import argparse

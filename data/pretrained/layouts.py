@@ -41,6 +41,11 @@ class Layer(NamedTuple):
         require(fits, f"{shapes} do not fit n_head, n_kv_head, head_dim = {tuple(self.sizes)}")
         return q.mT, k.mT
 
+    def read(self, checkpoint):
+        """The same, with the tensors of an opened checkpoint."""
+        [tensors] = checkpoint.stream([self.names])
+        return self.heads(tensors)
+
 
 class Stack(NamedTuple):
     name: str  # "" if the model has one stack

@@ -1,7 +1,7 @@
 """
 Several runs: pools them by setting, and keeps a comparison in one small CSV file.
 
-    # config of symmetric {"n_layer": 2, ...}    of each arm; older files have what all of them share in `# config {...}`
+    # config of symmetric {"n_layer": 2, ...}    of each arm; older files have what all share in `# config {...}`
     arm,seed,step,train_loss,val_loss,...   then one row for every step of a run that has a loss, or scores, or both
 """
 

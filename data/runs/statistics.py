@@ -1,8 +1,8 @@
 """
 The statistics of a comparison: exact sign flips of pairs, their interval, Holm's correction, and the steps saved.
 
-Two settings that ran with the same seeds are compared in pairs, a difference for each seed: both runs of a pair saw the
-same data in the same order. So what the pair shares, such as an easy first batch, is not in the difference.
+Two settings that ran with the same seeds are compared in pairs, a difference for each seed. What both runs of a pair
+share, such as an easy first batch, is not in the difference.
 """
 
 import numpy as np
