@@ -133,18 +133,14 @@ def layer_table(table):
     ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
     added = shown_scores(table).drop(["symmetry", "directionality"])
     cells = table.assign(directionality_95=ends)[[*FIRST, *added]].map(cell_text)
-    return cells.loc[:, (cells != "").any()].rename(columns=header).to_string(index=False)
+    cells = cells.loc[:, (cells != "").any()].rename(columns={"directionality_95": "its 95 % range"})
+    return cells.rename(columns=lambda name: name.replace("_", " ")).to_string(index=False)
 
 
 def cell_text(value):
     if pandas.isna(value):
         return ""
     return fixed(value, 3) if isinstance(value, float) else str(value)
-
-
-def header(column):
-    """Returns how a column is called where it is printed."""
-    return "its 95 % range" if column == "directionality_95" else column.replace("_", " ")
 
 
 def model_table(table):

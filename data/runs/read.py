@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pandas
 
 from config import as_now, require
-from data.runs.write import as_texts
 
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
@@ -84,5 +83,6 @@ def read_run(folder):
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
-    config |= as_texts(run["origin"])
+    for key, texts in run["origin"].items():
+        config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
     return Runs(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config, folder), table)

@@ -123,11 +123,6 @@ def find_commit():
     return f"{commit}-dirty" if is_dirty else commit
 
 
-def as_texts(origin):
-    """Returns the origin of a run.json, {key: [texts]}. Older code wrote one text for each key."""
-    return {key: [text] if isinstance(text, str) else text for key, text in origin.items()}
-
-
 # ---- writing and reading a run -----------------------------------------------------------------------------------
 
 
