@@ -112,14 +112,12 @@ Scores = namedtuple("Scores", SCORES)
 def scores(w_q, w_k, gamma=GAMMA):
     """
     The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, as float64. nan for a zero
-    matrix, and directionality if C = 1. Raises ValueError if the two differ in C or r.
-
-    Grouped keys are fewer: scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
+    matrix, and directionality if C = 1. Raises ValueError if they differ in C or r, as with grouped keys: score_layers.
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     if w_q.shape[-2:] != w_k.shape[-2:]:
         raise ValueError(f"expected W_q and W_k of the same (C, r), got {tuple(w_q.shape)} and {tuple(w_k.shape)}: "
-                         "for grouped keys use what layer_factors returns")
+                         "for grouped keys use score_layers")
     measured = measure(w_q, w_k)
     return Scores(**{name: function(measured, gamma) for name, function in SCORES.items()})
 
@@ -254,7 +252,6 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
             common = dict(layer=layer.index, stack=stack.name, causal=stack.causal)
             rows += [common | row for row in rows_of_layer(*pair, gamma, per_head, layer.names[0])]
             readers[stack.name, layer.index] = partial(layer.read, opened)
-    # What is the same in all rows
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma)
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
     return ScoredModel(tables.score_table(rows, common, SCORES), note, readers)

@@ -38,9 +38,6 @@ LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits 
 DRAW_EVERY = 10  # seconds between two pictures, at least, because each takes one
 
 
-# ---- a training --------------------------------------------------------------------------------------------------
-
-
 def loop(trainer):
     """Trains until max_iters. Every row and every checkpoint is of a step that is done."""
     cfg = trainer.cfg
@@ -279,9 +276,8 @@ def learning_rate(cfg, step):
 
 def stacked_qk(model, q="q", k="k"):
     """
-    Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T.
-
-    In a fork with fewer keys than queries, repeat each key head for its queries here, so that all heads have both.
+    Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T. In a fork
+    with fewer keys than queries, repeat each key head for its queries here, so that all heads have both.
     """
     w_q = torch.stack([getattr(block.attn, q).weight for block in model.blocks]).mT
     w_k = torch.stack([getattr(block.attn, k).weight for block in model.blocks]).mT

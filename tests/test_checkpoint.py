@@ -34,12 +34,6 @@ def test_only_what_says_where_tensors_lie_and_the_wanted_ones_travel(hub, files)
     assert opened.n_params == sum(t.numel() for t in WEIGHTS.values()) and set(opened.tensors) == set(WEIGHTS)
 
 
-def test_a_bin_comes_whole(hub):
-    hub.add("org/toy", {"config.json": CONFIG, BIN: as_bin(WEIGHTS)})
-    read("org/toy")
-    assert hub.sent(BIN) == len(as_bin(WEIGHTS))
-
-
 def test_a_folder_or_file_of_a_repository_is_read_at_the_commit_of_its_revision(hub):
     hub.add("org/toy", {"inner/model.safetensors": b"of another branch"})
     change = hub.add("org/toy", {f"inner/{file}": data for file, data in SINGLE.items()}, branch="refs/pr/1")

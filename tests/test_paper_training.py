@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from analyze import directionality, symmetry
+from analyze import directionality
 from config import load
 from tests.lives import make_trainer
 from tests.paper import exact, float64, train_and_measure  # noqa: F401
@@ -88,21 +88,6 @@ def test_thm_2_3_S1_12_and_cor_S1_13_rows_or_columns_dominate_as_the_errors_are_
     assert beyond == pytest.approx(list(map(int, shown[2:])), abs=15)
     if power == -2:  # now with 193 tokens in a text, of which 127 have more tokens after them than before
         assert directionality(first_gradient(power, True, late=192)).mean() > 0.1
-
-
-@pytest.mark.parametrize("b_ij, b_ji", [(1, 1), (1, 0), (1, -0.5)])
-def test_thm_2_4_S1_14_a_pair_is_as_symmetric_as_its_betas(b_ij, b_ji):
-    """beta_ij K + beta_ji K^T is about symmetric if beta_ij ~ beta_ji (Eq. 14, S108-S114): with t = 2 beta_ij beta_ji /
-    (beta_ij^2 + beta_ji^2) and cos of x_i, x_j its symmetry is (t + cos^2) / (1 + t cos^2)."""
-    x_i, x_j = torch.randn(8), torch.randn(8)
-    K = x_i.outer(x_j)  # (8, 8)
-    S_ij, N_ij = (K + K.T) / 2, (K - K.T) / 2
-    pair = b_ij * K + b_ji * K.T
-    assert exact(pair, (b_ij + b_ji) * S_ij + (b_ij - b_ji) * N_ij)  # Eq. (S113)
-    t = 2 * b_ij * b_ji / (b_ij**2 + b_ji**2)
-    cos = F.cosine_similarity(x_i, x_j, 0)
-    assert exact(symmetry(pair), (t + cos**2) / (1 + t * cos**2))
-    assert exact(pair, 2 * b_ij * S_ij) == (b_ij == b_ji)  # Eq. (S114), with its 2
 
 
 @pytest.mark.bert_block  # with a softmax

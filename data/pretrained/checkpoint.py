@@ -40,9 +40,6 @@ AHEAD = 3  # groups that are read in advance
 torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO save their arguments
 
 
-# ---- which files -------------------------------------------------------------------------------------------------
-
-
 def find_files(folder, name):
     """
     Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it.

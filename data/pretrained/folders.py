@@ -1,7 +1,6 @@
 """
 Where the bytes of a checkpoint are: a folder of this machine, or a repository of the Hugging Face Hub, which is read
-from the local cache or else by byte ranges over HTTP. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in
-huggingface_hub.
+from the local cache or else by byte ranges over HTTP. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work here, too.
 """
 
 import csv

@@ -75,9 +75,6 @@ def plot_sizes(stacks, path):
         put_legend(axes.flat, ncols=2, title="dots: median over layers; bars: quartiles")
 
 
-# ---- W_qk itself -------------------------------------------------------------------------------------------------
-
-
 def draw_pair(axes, model):
     """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
     last = whole_layers(model.table).iloc[[-1]]

@@ -25,9 +25,6 @@ SEES = {"both": ("sees both sides", ENCODER), "cross": ("sees another text", OTH
         "before": ("sees what came before", DECODER)}
 
 
-# ---- pretrained models: Tables S2 and S3, Figures 2, S1 and S2 ---------------------------------------------------
-
-
 def print_tables(models, rows):
     """Prints how many rows of Tables S2 and S3 are of W_qk, and how well the scores tell the models apart."""
     n_wqk = (rows["matrix"] == "wqk").sum()

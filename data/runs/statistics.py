@@ -64,10 +64,7 @@ def holm(ps):
 
 
 def of_differences(differences):
-    """
-    Returns the number of differences, how many of them have the sign of their mean, this mean, its interval and p: a
-    dict. Without any difference p is 1.
-    """
+    """Returns the number of differences, those with the sign of their mean, this mean, its interval, and p: a dict."""
     differences = differences.dropna()  # a run may lack the measure
     values = differences.to_numpy()
     mean = differences.mean()

@@ -5,7 +5,6 @@ What heads look for: the mean logit of every head of a layer, by how far the key
 
 A head that looks at the token before has its peak at -1. Two heads that mirror each other have each other's curve,
 turned round at 0. Softmax does not see what all keys of a query have in common, so the mean over its keys is taken off.
-Positions are learned: others are not in q and k.
 """
 
 import sys
