@@ -55,9 +55,6 @@ def test_the_parts_of_grouped_keys_are_those_of_their_matrices_and_add_up_to_the
     assert sum(found.values()) == pytest.approx(analyze.symmetry(whole).item())
 
 
-# ---- tied heads --------------------------------------------------------------------------------------------------
-
-
 def tied(tie, causal=False):
     torch.manual_seed(1)
     model = Transformer(ModelConfig(60, 16, 2, 4, 32, 0.0, 0.0, causal, tie=tie)).eval()
@@ -105,14 +102,6 @@ def test_a_tied_run_is_scored_as_it_attends_and_goes_on(cfg, analysed):
 def test_what_cannot_be_tied_is_refused(keys, words):
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(load([]), **keys)
-
-
-def test_a_model_of_odd_heads_cannot_mirror_them_without_a_config_file_either():
-    with pytest.raises(ValueError, match="tie = 'mirror', n_head = 3, expected .* pairs of heads"):
-        Transformer(ModelConfig(60, 16, 2, 3, 33, tie="mirror"))
-
-
-# ---- heads by offset ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.bert_block  # with a softmax

@@ -103,9 +103,12 @@ def test_logits_at_positions_are_those_rows_of_all_logits_and_a_loss_is_their_me
     torch.testing.assert_close(loss, expected[predicted].mean(), atol=1e-5, rtol=1e-5)
 
 
-def test_positions_of_a_wrong_word_are_refused():
-    with pytest.raises(ValueError, match="positions = 'rotray', expected learned, rotary or untied"):
-        Transformer(ModelConfig(**CFG, positions="rotray"))
+@pytest.mark.parametrize("options, words", [
+    (dict(positions="rotray"), "positions = 'rotray', expected learned, rotary or untied"),
+    (dict(tie="mirror", n_head=1), "tie = 'mirror', n_head = 1, expected .* pairs of heads")])
+def test_a_wrong_word_and_a_head_without_a_pair_are_refused_without_a_config_file_either(options, words):
+    with pytest.raises(ValueError, match=words):
+        Transformer(ModelConfig(**CFG | options))
 
 
 def pre_norm(block, x, predict_at=None, p=None):

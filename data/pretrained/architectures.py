@@ -43,7 +43,6 @@ class Row(NamedTuple):
     def match(self, names):
         """
         Returns, for every tensor that belongs to a layer of this row, its weight, and a match with the group i.
-
         By the path h.{i}.attn and the weight c_attn, transformer.h.3.attn.c_attn.weight has i = 3 and a prefix.
         """
         path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
@@ -163,9 +162,8 @@ def read_size(name, row, config):
 
 def softmax_layers(config, n_layer):
     """
-    Returns which layers have attention with a softmax, or None if only their weights can tell.
-
-    Of 8 layers full_attention_interval = 4 means 3 and 7; attn_layer_period = 4, attn_layer_offset = 1 mean 1 and 5.
+    Returns which layers have attention with a softmax, or None if only their weights can tell. Of 8 layers
+    full_attention_interval = 4 means 3 and 7; attn_layer_period = 4, attn_layer_offset = 1 mean 1 and 5.
     """
     kinds = pick(config, list, *KINDS_OF_LAYERS) or pick(config, str, "hybrid_override_pattern")
     if kinds:  # it may go on with layers that predict further tokens
@@ -205,7 +203,6 @@ def mask_is_causal(row, config):
 def read_sizes(row, config, i):
     """
     Returns the sizes of the heads of layer i, from the config or the defaults of the class; None where neither says it.
-
     num_attention_heads may be 8, or [8, 4], of which layer 1 has 4.
     """
     of_layer = {}  # the config of this layer

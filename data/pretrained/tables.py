@@ -109,10 +109,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most
 
 
 def show_scores(tables, args):
-    """
-    Prints the tables of models: layers of a single one, or of all if heads are not in a file; and their medians. Below
-    them it says what their columns mean.
-    """
+    """Prints layers, of a single model or of all if heads are not in a file; medians; and what the columns mean."""
     shown = {}  # {title: table}
     if len(tables) == 1 or (args.per_head and not args.csv):
         shown = {f"Layers of {table['model'].iloc[0]}:": f"{layer_table(table)}\n" for table in tables}
