@@ -95,7 +95,6 @@ def balance(rows, columns):
 
 
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
-# symmetry(m) and directionality(m) are for a matrix that you have. scores(w_q, w_k) finds the same from its factors.
 
 # The symmetry (...), the norms of rows and of columns (..., C), and a Whole or a Factored of data/wqk.py.
 Measured = namedtuple("Measured", "symmetry rows columns product")
@@ -205,17 +204,17 @@ class ScoredModel(NamedTuple):
 
 def score_layers(layers, heads=(1, 1), gamma=GAMMA, per_head=False):
     """
-    Score the layers of a model of your own. layers: a list of pairs, W_q (C, H D) and W_k (C, Hkv D).
+    Score the layers of a model of your own. layers: a list of pairs, each two nn.Linear, or W_q (C, H D) and
+    W_k (C, Hkv D). heads: H and Hkv, needed if they differ, and for per_head. Raises ValueError if they do not fit.
 
-        >>> score_layers([(block.wq.weight.T, block.wk.weight.T) for block in model.blocks], heads=(32, 8))
-
-    heads: H and Hkv, needed if they differ, and for per_head. Raises ValueError if they do not fit.
+        >>> score_layers([(block.wq, block.wk) for block in model.blocks], heads=(32, 8))
     """
     from analyze.data.pretrained import tables
 
     rows = []
-    for i, weights in enumerate(layers):
-        w_q, w_k = [split_heads(torch.as_tensor(w), n) for w, n in zip(weights, heads)]  # (H, C, D), (Hkv, C, D)
+    for i, pair in enumerate(layers):
+        pair = [w.weight.T if isinstance(w, torch.nn.Linear) else torch.as_tensor(w) for w in pair]
+        w_q, w_k = [split_heads(w, n) for w, n in zip(pair, heads)]  # (H, C, D), (Hkv, C, D)
         if w_q.shape[1:] != w_k.shape[1:]:
             raise ValueError(f"layer {i}: expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv)")
         rows += [dict(layer=i, stack="") | row for row in rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}")]

@@ -196,9 +196,10 @@ def test_layers_of_ones_own_code_have_the_scores_of_the_same_model_on_the_disk()
 def test_layers_need_their_heads_only_if_keys_are_fewer():
     q, k = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
     expected = defined((q.weight.T @ k.weight).detach())
-    for heads in (1, 1), (4, 4):
-        found = analyze.score_layers([(q.weight.T, k.weight.T.detach().numpy())], heads).table
-        assert found.loc[0, list(analyze.SCORES)[:3]].tolist() == pytest.approx(expected, abs=1e-5)
+    for pair in (q, k), (q.weight.T, k.weight.T.detach().numpy()):
+        for heads in (1, 1), (4, 4):
+            found = analyze.score_layers([pair], heads).table
+            assert found.loc[0, list(analyze.SCORES)[:3]].tolist() == pytest.approx(expected, abs=1e-5)
     for heads in (1, 1), (4, 1), (8, 2):
         with pytest.raises(ValueError, match="layer 0: expected W_q and W_k"):
             analyze.score_layers([(q.weight.T, k.weight.T[:, :8])], heads)
