@@ -146,9 +146,6 @@ def test_tensors_that_have_no_score_are_named_and_only_when_they_are_asked_for(t
         assert words in refusal(toy, [["q"], [asked]])
 
 
-# ---- files of torch.save -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("options", [{}, dict(_use_new_zipfile_serialization=False),
                                      dict(compression=zipfile.ZIP_DEFLATED)])
 def test_views_and_ties_come_out_as_torch_has_saved_them(tmp_path, options):

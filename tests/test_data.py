@@ -209,6 +209,7 @@ def test_of_a_table_the_column_with_the_text_is_read_and_its_name_is_no_pattern(
     ("a.csv", b'id,text\n1,"closed"\n2,"open\n', csv.Error, "unexpected end of data"),
     ("a.csv", b"text,id\none line,1\ntwo\nlines,2\n", tokens.DataError, "a.csv, line 3: too many cells or too few"),
     ("a.csv", b"text,text\none,two\n", tokens.DataError, "a.csv: two columns have one name"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": "b"}\n{"te', json.JSONDecodeError, "Unterminated string"),
 ])
 def test_a_row_that_cannot_be_read_or_lacks_a_cell_is_refused(name, contents, error, message, tmp_path, prepare):
     (tmp_path / name).write_bytes(contents)
