@@ -178,7 +178,7 @@ def as_now(config, path, only_known=False):
     """
     now = vars(TrainConfig())  # a newer key has its default
     for key, value in config.items():
-        if key in GONE:
+        if key in GONE and key not in now:  # a fork may have it again
             require(value == GONE[key], f"{path} has {key} = {value!r}, which this code cannot do: use the commit of "
                     "its run.json")
         else:

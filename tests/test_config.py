@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import config
 from config import ROOT, command_line, load
 from model import Transformer
 
@@ -15,8 +16,12 @@ def test_every_config_file_loads_and_builds_its_model(path):
     cfg = load([str(path)])
     assert cfg.out_dir == f"out/{path.stem}"
     with torch.device("meta"):
-        model = Transformer(cfg.of_model(50304))
-        assert model(torch.zeros(2, cfg.block_size, dtype=torch.long)).shape == (2, cfg.block_size, 50304)
+        assert len(Transformer(cfg.of_model(50304)).blocks) == cfg.n_layer
+
+
+def test_a_key_that_went_is_known_again_where_a_fork_has_it(monkeypatch):
+    monkeypatch.setitem(config.GONE, "n_head", 4)
+    assert config.as_now(dict(n_head=3), "run")["n_head"] == 3
 
 
 def test_the_published_recipe_is_what_the_bert_file_says():
