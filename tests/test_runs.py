@@ -180,6 +180,8 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
     *rows, first, last = printed(*folders, "--all")[1:8]
     assert all(reason in " ".join(row) and "baseline" in row for row, reason in zip(rows, others, strict=True))
     assert "baseline" in first and "+1.000" in last
+    of_layers = [" ".join(row) for row in printed(*folders, "--by_layer")]
+    assert all(any(reason in row for row in of_layers) for reason in others)
     rows = printed(*folders, "--measure", "symmetry")[1:8]  # a score means the same in all tasks
     assert ["baseline" in row for row in rows] == [True] + 6 * [False]
 

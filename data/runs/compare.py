@@ -39,16 +39,21 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
 
 def arms_table(arms, measure, differences={}, scores=OF_ARMS):
     """Returns a row for each arm. differences: {arm: more cells}"""
-    keys = task_keys([arm.config for arm in arms.values()])
-    rows = {}
+    tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
-        task = task_of(arm.config)
-        row = {"n": len(arm.seeds()), "task": ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)}
+        row = {"n": len(arm.seeds()), "task": tasks[name]}
         row |= {measure: mean_cell(arm, measure, digits=3)} | differences.get(name, {})
         for score in scores:
             row.setdefault(score.replace("positions_", "their "), mean_cell(arm, score, digits=2))
         rows[name] = row
     return to_table(rows, "arm")
+
+
+def tasks_of(arms):
+    """Returns in words how the tasks of the arms differ, {name: text}, "" for each if they do not."""
+    keys = task_keys([arm.config for arm in arms.values()])
+    tasks = {name: task_of(arm.config) for name, arm in arms.items()}
+    return {name: ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys) for name, task in tasks.items()}
 
 
 def tests_table(planned, arms):
@@ -156,10 +161,12 @@ def saved_cell(arm, baseline):
 
 def layers_table(arms, time):
     """Returns a row for each layer of each arm. time: when, in words."""
-    rows = {}
+    tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
         for layer in range(arm.layers("symmetry").shape[1]):
-            row = {"loss": "" if layer else mean_cell(arm, "loss", digits=3)}  # in the first row of an arm
+            row = {"task": "", "loss": ""}
+            if layer == 0:  # in the first row of an arm
+                row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)}
             rows[name, layer] = row | {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in OF_LAYERS}
     return to_table(rows, time)
 
