@@ -58,7 +58,7 @@ def to_hf(model):
     # is_decoder gives their BERT causal attention. All else is as in a new BertConfig.
     return dict(is_decoder=cfg.causal, pad_token_id=None, vocab_size=cfg.vocab_size, type_vocab_size=1,
                 max_position_embeddings=cfg.block_size, hidden_size=cfg.n_embd, num_hidden_layers=cfg.n_layer,
-                num_attention_heads=cfg.n_head, intermediate_size=len(ours["blocks.0.mlp.fc.weight"]),
+                num_attention_heads=cfg.n_head, intermediate_size=len(ours.get("blocks.0.mlp.fc.weight", ())),
                 hidden_dropout_prob=cfg.dropout, attention_probs_dropout_prob=cfg.attn_dropout), state
 
 
