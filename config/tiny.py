@@ -11,4 +11,5 @@ learning_rate = 6e-3  # that of the small encoders in config/plans
 eval_interval = 100
 eval_iters = 8
 score_interval = 50
+seed = 101  # the first of config/plans: this run is `learned` of data/results/csv/positions.csv
 threads = 1  # with matrices this small, a second thread gains little, and loses much if it has to wait for its core

@@ -41,8 +41,7 @@ def test_the_pages_show_what_is_printed_of_a_bert_tiny_which_scores_as_the_publi
         analyze.main(["--hf", str(BERT_TINY)])
     header, *layers = capsys.readouterr().out.splitlines()[1:4]
     assert [float(layer.split()[1]) for layer in layers] == pytest.approx([0.620, 0.917], abs=0.01)
-    for page in README, PRETRAINED:
-        assert header in page and all(f"\n{layer}\n" in page for layer in layers)
+    assert header in PRETRAINED and all(f"\n{layer}\n" in PRETRAINED for layer in layers)
 
 
 def test_the_picture_of_readme_has_a_line_for_each_seed_and_names_at_the_ends(tmp_path, drawn):
@@ -88,13 +87,11 @@ def test_every_command_of_readme_runs_or_is_known_to_need_more(data_dir, tmp_pat
 
 
 @pytest.mark.bert_block
-def test_the_lines_of_python_score_a_run_and_two_linear_layers(finished):
+def test_the_lines_of_python_score_a_run_and_layers_of_ones_own_code(finished):
     lines = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     lines, n = re.subn(r"^(score.*?)  .*$", r"found.append(\1)", lines, flags=re.MULTILINE)
-    query, key = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
     blocks = [SimpleNamespace(wq=torch.nn.Linear(32, 32), wk=torch.nn.Linear(32, 8))]  # eight heads, and two
     found = []
-    exec(lines.replace("out/tiny", finished.out_dir), dict(query=query, key=key, blocks=blocks, found=found))
-    table, of_layers, model = found
-    expected = analyze.symmetry(query.weight.T @ key.weight).item()
-    assert n == 3 and len(model.table) == 1 and list(table.layer) == [0, 1] and of_layers.symmetry.item() == pytest.approx(expected, abs=1e-6)
+    exec(lines.replace("out/tiny", finished.out_dir), dict(blocks=blocks, found=found))
+    table, model = found
+    assert n == 2 and list(table.layer) == [0, 1] and list(model.table.layer) == [0]
