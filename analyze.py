@@ -98,7 +98,7 @@ def balance(rows, columns):
 
 # The symmetry (...), the norms of rows and of columns (..., C), and a Whole or a Factored of data/wqk.py.
 Measured = namedtuple("Measured", "symmetry rows columns product")
-# {name: a function of a Measured and of gamma}. To add a score, add a line: tables and files take it from here.
+# {name: a function of a Measured and of gamma, whatever the size of M}. To add a score, add a line (not as "chance").
 SCORES = {
     "symmetry": lambda m, gamma: m.symmetry,
     "directionality": lambda m, gamma: balance(excess(m.rows, gamma), excess(m.columns, gamma)),
@@ -113,7 +113,7 @@ def scores(w_q, w_k, gamma=GAMMA):
     The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, as float64. nan for a zero
     matrix, and directionality if C = 1. Raises ValueError if they differ in C or r, as with grouped keys: score_layers.
     """
-    w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
+    w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
     if w_q.shape[-2:] != w_k.shape[-2:]:
         raise ValueError(f"expected W_q and W_k of the same (C, r), got {tuple(w_q.shape)} and {tuple(w_k.shape)}: "
                          "for grouped keys use score_layers")
@@ -192,7 +192,7 @@ class ScoredModel(NamedTuple):
 
     def wqk(self, layer, stack=""):
         """W_qk of a layer, (C, C), in float64. It is read again, so that no model has to fit into the memory."""
-        require((stack, layer) in self.readers, f"no layer {layer} of stack {stack!r}: see the table")
+        require((stack, layer) in self.readers, f"no layer {layer} of stack {stack!r} to read: see the table")
         w_q, w_k = layer_factors(*self.readers[stack, layer]())
         return wqk(in_float64(w_q), in_float64(w_k))
 
@@ -204,17 +204,18 @@ class ScoredModel(NamedTuple):
 
 def score_layers(layers, heads=(1, 1), gamma=GAMMA, per_head=False):
     """
-    Score the layers of a model of your own. layers: a list of pairs, each two nn.Linear, or W_q (C, H D) and
-    W_k (C, Hkv D). heads: H and Hkv, needed if they differ, and for per_head. Raises ValueError if they do not fit.
+    Score the layers of a model of your own. layers: a list of pairs, each two nn.Linear (no subclass, which may have an
+    adapter), or W_q (C, H D) and W_k (C, Hkv D). heads: H and Hkv, needed if they differ, and for per_head. Raises
+    ValueError if they do not fit.
 
         >>> score_layers([(block.wq, block.wk) for block in model.blocks], heads=(32, 8))
     """
     from analyze.data.pretrained import tables
 
     rows = []
-    for i, pair in enumerate(layers):
-        pair = [w.weight.T if isinstance(w, torch.nn.Linear) else torch.as_tensor(w) for w in pair]
-        w_q, w_k = [split_heads(w, n) for w, n in zip(pair, heads)]  # (H, C, D), (Hkv, C, D)
+    for i, (q, k) in enumerate(layers):
+        matrices = [w.weight.T if type(w) is torch.nn.Linear else torch.as_tensor(w) for w in (q, k)]
+        w_q, w_k = [split_heads(w, n) for w, n in zip(matrices, heads)]  # (H, C, D), (Hkv, C, D)
         if w_q.shape[1:] != w_k.shape[1:]:
             raise ValueError(f"layer {i}: expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv)")
         rows += [dict(layer=i, stack="") | row for row in rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}")]
@@ -234,7 +235,6 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
     from analyze.data.pretrained.checkpoint import open_checkpoint
     from analyze.data.pretrained.layouts import find_stacks
 
-    require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
     rows, readers = [], {}
     # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
@@ -259,6 +259,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
 @torch.no_grad()
 def rows_of_layer(w_q, w_k, gamma, per_head, name):
     """The numbers of a layer for a table, and with per_head of each head: a list. w_q (H, C, D), w_k (Hkv, C, D)."""
+    require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     rows = [score_row(*layer_factors(w_q, w_k), gamma)]
     require(not math.isnan(rows[0]["symmetry"]), f"{name}: W_qk of this layer is zero or NaN")
     if per_head:
