@@ -113,11 +113,11 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     Their entries were drawn with the standard deviation init_std. Afterwards it is qk_std in q and k, and v_std in v:
     a number, "init_std", or "linear", that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
     The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
-    no such start, and ValueError if the weights of k are those of q, and the start would have no effect.
+    no such start, and ValueError if the weights of k are those of q, or fewer, so that it would have no effect.
     """
     is_made_of_q = q is k or not isinstance(k.weight, torch.nn.Parameter)  # as TiedKeys of model.py
-    if is_made_of_q and init != "random":
-        raise ValueError(f"k has no weights of its own, so init = {init!r} would be the same as random")
+    if init != "random" and (is_made_of_q or k.weight.shape != q.weight.shape):
+        raise ValueError(f"k has no weights of its own, or fewer than q, so init = {init!r} is not possible")
     std_of = {"init_std": init_std, "linear": (3 * q.in_features) ** -0.5}
     qk_scale = std_of.get(qk_std, qk_std) / init_std
     # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k can be one nn.Linear.
