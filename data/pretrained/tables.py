@@ -23,7 +23,7 @@ COLUMNS = {
     "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
     "model": "str",  # as the user named it
     "source": "str",  # its path, or its id on the Hub with @revision: by it the rows are known
-    "params": int,  # of the whole checkpoint; of score_layers, the entries of its matrices
+    "params": int,  # of the whole checkpoint; 0 of score_layers
     "gamma": float,  # of directionalities
     "n": int,  # W_qk is n x n, the product of two factors (n, r)
     "r": int,
@@ -33,6 +33,7 @@ STACK = ["model", "source", "stack"]  # what a stack of layers is known by
 
 def column_types(scores):
     """Returns {column: its type}. scores: their names. They come first, because pandas hides what is in the middle."""
+    require(COLUMNS.keys().isdisjoint(scores), f"a score has the name of a column: {', '.join(scores)}")
     first, *later = scores
     return {name: COLUMNS.get(name, float) for name in ["layer", first, "symmetry_chance", *later, *COLUMNS]}
 

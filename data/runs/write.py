@@ -57,9 +57,10 @@ def score_heads(w_q, w_k, p_q, p_k, scores):
     left = torch.cat([w_q - p_q, p_q], -1)  # (H, C, 2 D)
     right = torch.cat([w_k, w_k - p_k], -1)  # (H, C, 2 D)
     columns = scores(w_q, w_k)._asdict()  # (H,) each
-    columns["update_symmetry"] = scores(left, right).symmetry
-    columns["chance"] = multiply(w_q, w_k).mean_symmetry()
-    return pandas.DataFrame({name: values.tolist() for name, values in columns.items()}).to_dict("records")
+    of_run = dict(update_symmetry=scores(left, right).symmetry, chance=multiply(w_q, w_k).mean_symmetry())
+    require(of_run.keys().isdisjoint(columns), f"a score has the name of a column: {', '.join(columns)}")
+    numbers = {name: values.view(len(w_q)).tolist() for name, values in (columns | of_run).items()}
+    return pandas.DataFrame(numbers).to_dict("records")
 
 
 def add_rows(text, rows, float_format):
