@@ -6,7 +6,8 @@ is one to copy. Without --run its runs are printed, one a line, as arguments of 
     python -m config.plan positions --run --jobs=4      # four at a time, and not two; what was stopped goes on
     python -m config.plan mine.py --max_iters=40        # of your own file, as a trial, in out/plans/mine_max_iters=40
 
-A run that begins with the last weights of another one has the arm of that one as its parent: config/plans/switch.py.
+A run that has ended is not done again, even if the code has changed: delete its folder. A run that begins with the last
+weights of another one has the arm of that one as its parent: config/plans/switch.py.
 """
 
 import itertools
@@ -47,6 +48,8 @@ def read_plan(path):
     for arm in plan.arms:
         is_child = generation(plan, arm) > 0
         require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
+        own = {"seed", "out_dir", "init_from"} & plan.arms[arm].keys()
+        require(not own, f"{path}: {arm} has {', '.join(own)}, which the plan itself sets for each run")
     for measure, left, direction, right in plan.planned:
         require(is_measure(measure), f"{path}: planned test of {measure}, which no run has: MEASURES in "
                 "config/plan.py are what they have")
