@@ -288,8 +288,8 @@ def require_known_parameters(model):
     """Raises ConfigError if attention has a parameter that stacked_qk leaves out, as a fork's own may be."""
     for name, _ in model.named_parameters():
         is_known = re.search(r"\.attn\.(q|k|v|proj|pos_q|pos_k)\.(weight|bias)$", name)
-        require(is_known or "attn" not in name, f"attention has a parameter {name}: add it to require_known_parameters, "
-                "and if it is a part of W_q or W_k, not a norm of queries or keys, to stacked_qk and init.apply_")
+        require(is_known or "attn" not in name, f"attention has a parameter {name}: add it to "
+                "require_known_parameters; if it is part of W_q or W_k, and no norm, to stacked_qk and init.apply_")
 
 
 # ---- a run -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ def torch_seed(stream, *numbers):
 def get_batch(cfg, corpus, split, step, rows):
     """
     Returns some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
-
     To predict next tokens: idx (B, T), targets (B, T). To predict masked tokens: idx (B, T) with K tokens of each row
     masked, targets (B, K), predict_at (B, K). Every block of T tokens comes once per epoch.
     """
@@ -66,7 +65,6 @@ def block_order(n_blocks, stream, seed, epoch):
 def mask_tokens(idx, draws, K, meta, mask_share, random_share):
     """
     Returns the masked idx (B, T), targets (B, K) and predict_at (B, K). draws (B, T + 2 K) are uniform in [0, 1).
-
     BERT's masking (Devlin et al. 2019) chooses K tokens of each row of idx (B, T) as targets. Of these, a mask_share of
     80 % are replaced by the mask token, a random_share of 10 % by a random token, and the rest stay.
     """

@@ -83,8 +83,8 @@ def main(argv=None):
     run = cli.parse_args(argv).run
     try:
         to_bert(open_run(run)[0]).save_pretrained(f"{run}/bert")
-    except (ImportError, OSError, ConfigError) as error:  # transformers may not be installed
-        sys.exit(f"error: {run} is not exported: {error}")
+    except (ImportError, OSError, ConfigError, RuntimeError) as error:  # transformers is not there; other shapes
+        sys.exit(f"error: {run} is not exported: {str(error).splitlines()[-1]}")
     print(f"{run}/bert is a model for transformers")
 
 

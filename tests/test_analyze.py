@@ -181,12 +181,12 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
 # ---- layers of one's own code -------------------------------------------------------------------------------------
 
 
-def test_layers_of_ones_own_code_have_the_scores_of_the_same_model_on_the_disk():
+def test_layers_of_ones_own_code_have_the_scores_of_the_same_model_on_the_disk(tmp_path):
     """With grouped keys; and every head its own."""
-    weights = load_file(model(LLAMA, "m") + "/model.safetensors")
+    weights = load_file(model(LLAMA, tmp_path) + "/model.safetensors")
     names = [[f"layers.{i}.self_attn.{x}_proj.weight" for x in "qk"] for i in range(2)]
     pairs = [(weights[q].T, weights[k].T) for q, k in names]
-    of_file = analyze.score_model("m", per_head=True)
+    of_file = analyze.score_model(tmp_path, per_head=True)
     of_code = analyze.score_layers(pairs, heads=(6, 2), per_head=True)
     same = ["layer", "head", *analyze.SCORES, "symmetry_chance", "symmetry_95", "directionality_95", "mirror", "n", "r"]
     assert of_code.table[same].equals(of_file.table[same])

@@ -61,7 +61,6 @@ def refuse_changed(layers, shapes, unscored):
     Returns the names in the blocks of attention of these layers, or, of layers that hold q and k themselves, those that
     sound like queries or keys. Raises CheckpointError if one of them may change q or k. shapes: of all tensors.
     unscored: modules that do not.
-
     Of h.0.attn.q.weight and h.0.attn.k.weight the block is h.0.attn, and the words are q and k. Then h.0.attn.q.bias is
     harmless (OF_WEIGHT), h.0.attn.out.weight too (beside.csv), and h.0.attn.q_delta is refused.
     """

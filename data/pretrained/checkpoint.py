@@ -43,7 +43,6 @@ torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO
 def find_files(folder, name):
     """
     Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it.
-
     model-00001-of-00002.safetensors stands for the index.json that lists it, and so for both files.
     """
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)

@@ -123,7 +123,6 @@ def find_layers(row, names, config, shapes):
     """
     Returns the layers of a stack, exactly those of the config; the names of the tensors in its other layers; and in
     words which layers are left out.
-
     By the row layers.{i}.self_attn with q_proj and k_proj, model.layers.0.self_attn.q_proj.weight is of layer 0, and
     model.layers.0.mlp.up_proj.weight of none. If layer 1 has no attention, all model.layers.1. are in other layers.
     """

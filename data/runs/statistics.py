@@ -53,7 +53,6 @@ def confidence_interval(differences):
 def holm(ps):
     """
     Returns the p of m tests after Holm's correction, a Series.
-
     Of 20 tests without any effect one is expected below 0.05. So the smallest p is multiplied by m. If it is still
     significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
     """
@@ -76,7 +75,6 @@ def speed_up(loss, baseline_loss, window=3):
     """
     Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
     at which the loss is at or below the baseline's last one. -inf if it never is, nan if the baseline made no step.
-
     With window=1 as in the paper's Table 1. Else of smoothed losses: each is the mean of an evaluation and the two
     before it, or of fewer in a short run. Step 0, where the loss is far higher, is in no mean.
     """
