@@ -71,9 +71,6 @@ def factors(C, r, seed=0):
     return (torch.randn(2, C, r, generator=generator) * heavy).unbind()
 
 
-# ---- the scores --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("C, r", [(64, 8), (64, 64), (300, 16), (200, 100)])
 @pytest.mark.parametrize("gamma, dtype", [(1.0, torch.float32), (2.0, torch.bfloat16)])
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
@@ -203,6 +200,9 @@ def test_layers_need_their_heads_only_if_keys_are_fewer():
     for heads in (1, 1), (4, 1), (8, 2):
         with pytest.raises(ValueError, match="layer 0: expected W_q and W_k"):
             analyze.score_layers([(q.weight.T, k.weight.T[:, :8])], heads)
+    for wrong in (q, k, q), [q], (q, type("Quantized", (torch.nn.Linear,), {})(16, 16)):  # a subclass
+        with pytest.raises((ValueError, RuntimeError)):
+            analyze.score_layers([wrong])
     with pytest.raises(analyze.CheckpointError, match="layer 0: W_qk of this layer is zero"):
         analyze.score_layers([(0 * q.weight.T, k.weight.T)])
 

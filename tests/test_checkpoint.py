@@ -18,8 +18,6 @@ from tests.toy import (CONFIG, FILE, INDEX, SHARDED, SHARDS, SINGLE, WANTED, WEI
 
 BIN = "pytorch_model.bin"
 
-# ---- the Hub -----------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("files", [{"model.safetensors": FILE}, SHARDED])
 def test_only_what_says_where_tensors_lie_and_the_wanted_ones_travel(hub, files):

@@ -20,8 +20,6 @@ def llama(layers=BOTH, q=(32, 32), k=None, prefix="model."):
     return qk(prefix + "layers.{i}.self_attn", layers, q, k)
 
 
-# ---- what is found --------------------------------------------------------------------------------------------------
-
 GEMMA_3N = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
     LLAMA, model_type="gemma3n_text", num_hidden_layers=17, head_dim=8, use_bidirectional_attention="vision"))
 CLIP = dict(model_type="clip", text_config={}, vision_config=dict(num_attention_heads=4, num_hidden_layers=3),

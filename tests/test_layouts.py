@@ -254,9 +254,6 @@ def test_usual_sizes_are_those_of_the_class(kind):
     assert (row.head_dim or width) == (sizes.get("d_kv") or sizes.get("head_dim") or width)
 
 
-# ---- other names --------------------------------------------------------------------------------------------------
-
-
 OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, replacement
     "gpt2": (r"^transformer\.", ""), "vit_mae": (r"decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),
     "llava_next": (r"^language_model\.model\.", "model.language_model."),

@@ -65,9 +65,10 @@ def test_a_plan_prints_all_parents_before_the_first_child_and_names_their_folder
     assert [(cfg.out_dir, cfg.parent) for cfg in cfgs] == [
         (f"{folder}/{arm}-{seed}", parent and f"{folder}/{parent}-{seed}")
         for arm, parent in (("old", ""), ("child", "old"), ("grandchild", "child")) for seed in (1, 2)]
-    for wrong in "arms['old']['parent'] = 'child'", "arms['old']['parent'] = 'nobody'":
-        path.write_text(text + wrong)
-        with pytest.raises(SystemExit, match="expected another one of"):
+    for wrong, words in (("['parent'] = 'child'", "expected another one of"), ("['parent'] = 'no'", "expected another"),
+                         ("['seed'] = 3", "old has seed, which the plan itself sets")):
+        path.write_text(f"{text}arms['old']{wrong}")
+        with pytest.raises(SystemExit, match=words):
             main([str(path)])
 
 

@@ -22,9 +22,6 @@ STEPS = np.arange(0, 1100, 100)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
 
 
-# ---- a loss curve in one number, and chance ----------------------------------------------------------------------
-
-
 def test_speed_up_is_the_share_of_training_that_was_not_needed():
     baseline = pandas.Series(FALL, STEPS)
     soon = np.where(STEPS < 500, 3.0, 1.0)  # the mean of three is 2.33 at step 500 and 1.67 at 600

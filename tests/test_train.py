@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import namedtuple
 from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
@@ -26,9 +27,6 @@ from tests.lives import CPU, FINISH, checkpoint, log, make_trainer, run, scores
 @pytest.fixture
 def corpus(data_dir):
     return tokens.load(data_dir)
-
-
-# ---- what a step sees --------------------------------------------------------------------------------------------
 
 
 def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg):
@@ -96,6 +94,14 @@ def test_rows_of_fewer_keys_than_queries_are_refused():
     w_q, w_k = torch.randn(2, 1, 12, 6)  # of two key heads for four query heads, as layer_factors returns them
     with pytest.raises(ConfigError, match=r"W_q or W_k is \(1, 12, 6\), expected \(L, C, C\)"):
         write.score_rows(0, "wqk", [2], (w_q, w_k), None, analyze.scores)
+
+
+def test_a_score_of_a_fork_has_a_name_of_its_own_and_a_number_for_each_head():
+    for numbers, error in (dict(symmetry=torch.ones(2), chance=torch.ones(2)), ConfigError), (
+            dict(symmetry=torch.ones(2), size=torch.tensor(1.0)), RuntimeError):
+        of_fork = namedtuple("Scores", numbers)(**numbers)
+        with pytest.raises(error):
+            write.score_heads(*torch.randn(4, 2, 12, 3), lambda *_: of_fork)
 
 
 @pytest.mark.parametrize("size", [1e-5, 1])
