@@ -296,8 +296,7 @@ def report_models(args):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     known = tables.read_scores(args.csv, SCORES)
-    shown, scored = {}, []  # the table of each source, and what has matrices to draw
-    has_failed = False
+    shown, scored, has_failed = {}, [], False  # the table of each source; what has matrices to draw
     for name in args.hf:
         try:
             source = tables.known_as(name)
@@ -316,12 +315,13 @@ def report_models(args):
         except CheckpointError as e:  # it is named, and the others go on
             print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
             has_failed = True
+    shown = [*shown.values()]
     if shown:
-        tables.show_scores([*shown.values()], args)
+        tables.show_scores(shown, args)
     if shown and (args.plot or args.matrices):
         from analyze.data.pretrained import pictures  # and matplotlib with it
 
-        pictures.draw([*shown.values()], scored, args)
+        pictures.draw(shown, scored, args)
     return has_failed
 
 

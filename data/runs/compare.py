@@ -164,7 +164,7 @@ def layers_table(arms, time):
     tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
         for layer in range(arm.layers("symmetry").shape[1]):
-            row = {"task": "", "loss": ""}
+            row = {}
             if layer == 0:  # in the first row of an arm
                 row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)}
             rows[name, layer] = row | {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in OF_LAYERS}
