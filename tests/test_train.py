@@ -97,7 +97,7 @@ def test_rows_of_fewer_keys_than_queries_are_refused():
 
 
 def test_a_score_of_a_fork_has_a_name_of_its_own_and_a_number_for_each_head():
-    for numbers, error in (dict(symmetry=torch.ones(2), chance=torch.ones(2)), ConfigError), (
+    for numbers, error in (dict(symmetry=torch.ones(2), chance=torch.ones(2)), TypeError), (
             dict(symmetry=torch.ones(2), size=torch.tensor(1.0)), RuntimeError):
         of_fork = namedtuple("Scores", numbers)(**numbers)
         with pytest.raises(error):

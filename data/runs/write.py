@@ -56,10 +56,9 @@ def score_heads(w_q, w_k, p_q, p_k, scores):
     # The right side subtracts before it multiplies, so a small change keeps its digits.
     left = torch.cat([w_q - p_q, p_q], -1)  # (H, C, 2 D)
     right = torch.cat([w_k, w_k - p_k], -1)  # (H, C, 2 D)
-    columns = scores(w_q, w_k)._asdict()  # (H,) each
     of_run = dict(update_symmetry=scores(left, right).symmetry, chance=multiply(w_q, w_k).mean_symmetry())
-    require(of_run.keys().isdisjoint(columns), f"a score has the name of a column: {', '.join(columns)}")
-    numbers = {name: values.view(len(w_q)).tolist() for name, values in (columns | of_run).items()}
+    columns = dict(**scores(w_q, w_k)._asdict(), **of_run)  # (H,) each; a TypeError if two have one name
+    numbers = {name: values.view(len(w_q)).tolist() for name, values in columns.items()}
     return pandas.DataFrame(numbers).to_dict("records")
 
 
