@@ -98,7 +98,7 @@ def balance(rows, columns):
 
 # The symmetry (...), the norms of rows and of columns (..., C), and a Whole or a Factored of data/wqk.py.
 Measured = namedtuple("Measured", "symmetry rows columns product")
-# {name: a function of a Measured and of gamma, whatever the size of M}. To add a score, add a line (not as "chance").
+# {name: a function of a Measured and of gamma, whatever the size of M}. A new score is a line with a name of its own.
 SCORES = {
     "symmetry": lambda m, gamma: m.symmetry,
     "directionality": lambda m, gamma: balance(excess(m.rows, gamma), excess(m.columns, gamma)),

@@ -113,7 +113,7 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     Their entries were drawn with the standard deviation init_std. Afterwards it is qk_std in q and k, and v_std in v:
     a number, "init_std", or "linear", that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
     The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
-    no such start, and ValueError if the weights of k are those of q, or fewer, so that it would have no effect.
+    no such start, and ValueError if the weights of k are those of q, or fewer than they are.
     """
     is_made_of_q = q is k or not isinstance(k.weight, torch.nn.Parameter)  # as TiedKeys of model.py
     if init != "random" and (is_made_of_q or k.weight.shape != q.weight.shape):

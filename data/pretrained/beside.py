@@ -78,7 +78,7 @@ def refuse_changed(layers, shapes, unscored):
             words = words_of.get(block)
             if not words:
                 continue
-            is_called_after = QK_WORD.search(first) or first.startswith(tuple(word.partition(".")[0] for word in words))
+            is_called_after = QK_WORD.search(first) or first.startswith(tuple(words))
             if is_layer(path[:n]) and not is_called_after:  # a whole layer holds other things, too
                 continue
             inside.add(name)
