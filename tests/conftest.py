@@ -64,17 +64,17 @@ def analysed(tmp_path, monkeypatch, capsys):
     return analysed
 
 
-# ---- runs of train.py: tests/lives.py, which is imported here because it takes seconds --------------------------
-
-
+# Runs of train.py: tests/lives.py is imported where it is needed, because it takes seconds.
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
     """A few files of the interpreter's own library as bytes: real text, and quickly prepared."""
+    from data import writer
     from data.text import prepare
 
     folder = tmp_path_factory.mktemp("data")
-    files = [str(Path(os.__file__).parent / name) for name in ("os.py", "ast.py", "typing.py", "random.py", "heapq.py")]
-    prepare.main([*files, "--tokenizer=bytes", "--val_fraction=0.2", f"--out_dir={folder}"])
+    files = [Path(os.__file__).parent / name for name in ("os.py", "ast.py", "typing.py", "random.py", "heapq.py")]
+    args = writer.command_line("text", "").parse_args(["--tokenizer=bytes", "--val_fraction=0.2", f"--out_dir={folder}"])
+    writer.write(args, files, lambda path: prepare.read(path, 2800), by_file=True)
     return str(folder)
 
 
