@@ -34,7 +34,9 @@ def print_tables(models, rows):
 
 def print_separation(models):
     """Prints how well each score tells the encoders of Figure 2 from its decoders, with and without other matrices."""
-    models = models[models["figure"] == "2"]
+    models = drawn_in(models, "2")
+    n_wqk = (models["matrix"] == "wqk").sum()
+    print(f"Figure 2: {n_wqk} of {len(models)} models are scored on W_qk, and {len(models) - n_wqk} on another matrix.")
     print("Pairs of an encoder and a decoder of Figure 2 in which the encoder has the higher score:")
     for words, chosen in ("of W_qk alone", models[models["matrix"] == "wqk"]), ("all rows", models):
         encoders, decoders = chosen[chosen["causal"] == 0], chosen[chosen["causal"] == 1]
@@ -43,12 +45,17 @@ def print_separation(models):
         print(f"  {words} ({len(encoders)} x {len(decoders)}): {', '.join(shares)}")
 
 
+def drawn_in(models, figure):
+    """Returns the models that a figure of the paper draws. The authors scored 16 more, whose drawn_as is empty."""
+    return models[(models["figure"] == figure) & (models["drawn_as"] != "")]
+
+
 def draw_models(models, path):
     """Draws Figures 2, S1 and S2: scores against parameters. Repeated models are not drawn."""
     with figure(path, len(FIGURES), 2, title="Published scores of pretrained models by size", sharey="col") as axes:
         for panels, (name, title) in zip(axes, FIGURES.items()):
             put_titles(panels, [title])
-            shown = models[(models["figure"] == name) & (models["repeats"] == "")]
+            shown = drawn_in(models, name).query("repeats == ''")
             for axis, score in zip(panels, SCORES):
                 for model in shown.to_dict("records"):
                     size, median, kind = model["params"], model[score], KINDS[model["causal"]]
