@@ -31,7 +31,6 @@ from data import keep_memory, tokens
 from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
 from data.runs import write
-from data.wqk import limit_of_symmetry, multiply
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
@@ -189,7 +188,8 @@ class Trainer:
         if self.cfg.positions == "untied":
             matrices["positions"] = stacked_qk(self.model, "pos_q", "pos_k")
         for matrix, factors in matrices.items():
-            rows = write.score_rows(self.step, matrix, self.n_heads, factors, self.scored.get(matrix), analyze.scores)
+            before, is_end = self.scored.get(matrix), self.step == self.cfg.max_iters
+            rows = write.score_rows(self.step, matrix, self.n_heads, factors, before, analyze.scores, is_end)
             self.rows["scores.csv"] = write.add_rows(self.rows["scores.csv"], rows, "%.6f")
         self.scored = matrices
 
@@ -323,10 +323,7 @@ def finish(trainer):
     """Draws run.png, and prints a table of the scores."""
     from data.runs import curves
 
-    limits = []  # a model that is wider would take longer than this
-    if trainer.cfg.n_embd <= 1024:
-        limits = [limit_of_symmetry(multiply(*factors)) for factors in zip(*trainer.scored["wqk"])]
-    trainer.place.say(f"{curves.table_of_ends(draw(trainer.out), limits)}; picture: {trainer.out}/run.png")
+    trainer.place.say(f"{curves.table_of_ends(draw(trainer.out))}; picture: {trainer.out}/run.png")
 
 
 def main(cfg):

@@ -73,14 +73,14 @@ def growing(i, layer):
             ("wqk", layer, 0, -1.0, -i / 20, i / 50, update, 0.5)]
 
 
-def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, lengths=(), commit="c1", **changes):
+def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, more="", lengths=(), commit="c1", **changes):
     """A run of config/tiny.py with 1,000 steps and one head, with these losses and scores."""
     config = vars(load([])) | dict(max_iters=1000, n_head=1, seed=seed, out_dir=str(folder)) | changes
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
     of_run = dict(config=config, data=data, n_params=1, origin=dict(commit=commit), lengths=list(lengths))
     log = ["step,tokens,train_loss,val_loss,learning_rate,tokens_per_s"]
     log += [f"{step},0,,{val_loss:.6f},," for step, val_loss in zip(steps, loss)]
-    rows = ["step,matrix,layer,head,symmetry,directionality,directionality_eq17,update_symmetry,chance"]
+    rows = [f"step,matrix,layer,head,symmetry,directionality,directionality_eq17,update_symmetry,chance{more}"]
     for (i, step), layer in itertools.product(enumerate(steps), range(config["n_layer"])):
         rows += [",".join(map(str, (step, *row))) for row in scores(i, layer)]
     folder.mkdir(parents=True)
@@ -216,6 +216,25 @@ def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_hav
                     heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3)
     arm = read.read_run(untied)
     assert {name: arm.at_end(name).item() for name in expected} == pytest.approx(expected)
+
+
+def test_layers_are_beyond_chance_in_runs_whose_last_row_says_so_and_not_an_older_one(tmp_path):
+    """Layers end at 0.5 and 0.55. A run that was made longer and stopped has a limit from its first end, at step 500."""
+    def limited(limits, at):
+        def rows(i, layer):
+            whole, head = growing(i, layer)
+            return [(*whole, limits[layer] if STEPS[i] == at else ""), (*head, "")]
+        return rows
+
+    folders = []
+    for seed, limits in enumerate([(0.4, 0.6), (0.4, 0.5), (0.6, 0.6)], 1):
+        folders.append(write_run(tmp_path / f"a-{seed}", seed=seed, scores=limited(limits, 1000), more=",symmetry_95"))
+    _, row, *_ = printed(*folders, "--csv", tmp_path / "a.csv")
+    assert " ".join(row) == "a 3 2.000 baseline 0.53 0.15 2, 1 of 3 -1.00 -0.50"
+    _, *layers = printed(tmp_path / "a.csv", "--by_layer")
+    assert [" ".join(row[-5:-2]) for row in layers[:2]] == ["2 of 3", "1 of 3"]
+    longer = write_run(tmp_path / "a-4", seed=4, scores=limited((0.1, 0.1), 500), more=",symmetry_95")
+    assert "of" not in printed(*folders, longer)[1] and "beyond" not in printed(longer)[0]
 
 
 def test_figures_hold_the_series_of_the_csv_files_with_a_thin_line_for_each_seed(tmp_path, drawn):

@@ -122,6 +122,19 @@ def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_update(siz
         assert row["chance"] == pytest.approx((m @ m).norm().item() ** 2 / m.norm().item() ** 4, abs=1e-5)
 
 
+def test_the_last_rows_of_a_run_have_what_95_of_100_random_matrices_stay_below(finished):
+    rows = scores(finished)
+    is_last = (rows.step == 12) & rows["head"].isna()
+    assert rows["symmetry_95"].notna().equals(is_last) and is_last.sum() == 2
+    weights = checkpoint(finished)["model"]
+    for row in rows[is_last].itertuples():
+        w_q, w_k = [weights[f"blocks.{row.layer}.attn.{part}.weight"].T.double() for part in "qk"]
+        u, s, vt = torch.linalg.svd(w_q @ w_k.T)
+        z = torch.randn(2000, 16, 16).double()
+        drawn = analyze.symmetry((u * s) @ u.T @ z @ (vt.T * s) @ vt)
+        assert row.symmetry_95 == pytest.approx(drawn.quantile(0.95).item(), rel=0.25)
+
+
 def test_rows_are_written_by_name_and_never_under_the_columns_of_other_code():
     text = write.add_rows("", [dict(step=1, symmetry=0.5), dict(symmetry=math.nan, step=2)], "%.6f")
     assert text == "step,symmetry\n1,0.500000\n2,\n"

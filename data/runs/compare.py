@@ -13,9 +13,9 @@ from config.plan import STEPS_TO, is_of_losses, task_keys, task_of
 from data.names import fixed
 from data.runs.statistics import MIN_PAIRS, first_step, holm, of_differences, speed_up
 
-OF_ARMS = ["symmetry", "chance", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
+OF_ARMS = ["symmetry", "chance", "beyond", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
 PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
-OF_LAYERS = ["symmetry", "chance", *PARTS, "directionality", "heads", "positions", "positions_chance"]
+OF_LAYERS = ["symmetry", "chance", "beyond", *PARTS, "directionality", "heads", "positions", "positions_chance"]
 LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
     "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
     "task": "how tasks differ. Losses of different ones are not compared (MAY_DIFFER in config/__init__.py)",
@@ -29,6 +29,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "never": "runs that never get there; each counts as all of its steps",
     "updates saved": "share not needed to reach the baseline's last loss (means of three), median over pairs",
     "chance": "mean symmetry of random matrices in the directions of W_qk",
+    "beyond": "runs in which a layer (0, 1, ...) is more symmetric than 95 % of random matrices in its directions",
     "heads": "symmetry of single heads, mean over the heads of a layer",
     "own_heads": "what single heads have of the symmetry of their layer; own_heads + shared + mirror = symmetry",
     "shared": "what it has because heads have a symmetric part in common",
@@ -44,7 +45,8 @@ def arms_table(arms, measure, differences={}, scores=OF_ARMS):
         row = {"n": len(arm.seeds()), "task": tasks[name]}
         row |= {measure: mean_cell(arm, measure, digits=3)} | differences.get(name, {})
         for score in scores:
-            row.setdefault(score.replace("positions_", "their "), mean_cell(arm, score, digits=2))
+            cell = beyond_cell(arm) if score == "beyond" else mean_cell(arm, score, digits=2)
+            row.setdefault(score.replace("positions_", "their "), cell)
         rows[name] = row
     return to_table(rows, "arm")
 
@@ -167,7 +169,8 @@ def layers_table(arms, time):
             row = {}
             if layer == 0:  # in the first row of an arm
                 row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)}
-            rows[name, layer] = row | {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in OF_LAYERS}
+            row |= {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in OF_LAYERS}
+            rows[name, layer] = row | {"beyond": beyond_cell(arm, [layer])}
     return to_table(rows, time)
 
 
@@ -180,6 +183,17 @@ def mean_cell(arm, measure, digits):
     """Returns the mean over runs of the last value of a measure, "" if a run has none."""
     mean = end_of(arm, measure).mean(skipna=False)
     return "" if np.isnan(mean) else fixed(mean, digits)
+
+
+def beyond_cell(arm, layers=None):
+    """Returns in how many runs each layer is above 95 % of random matrices, "" if a run has no such limit at its end."""
+    counts = []
+    for layer in range(arm.layers("symmetry_95").shape[1]) if layers is None else layers:
+        symmetry, limit = arm.at_end(f"symmetry_{layer}"), arm.at_end(f"symmetry_95_{layer}")
+        if limit.isna().any():
+            return ""
+        counts.append(str((symmetry > limit).sum()))
+    return f"{', '.join(counts)} of {len(arm.seeds())}" if counts else ""
 
 
 def difference_cell(pairs, measure):

@@ -41,21 +41,20 @@ def panels(path, titles, words, title=""):
         put_legend(axes.flat, title=words)
 
 
-def table_of_ends(arm, limits):
-    """
-    Returns the first and last scores of every layer, and the last loss, as a text. arm: Runs of one seed. limits: of
-    each layer, what the symmetry of 95 % of random matrices is below; none in a wide model.
-    """
+def table_of_ends(arm):
+    """Returns the first and last scores of every layer, and the last loss, as a text. arm: Runs of one seed."""
     ends = []
+    limits = arm.layers("symmetry_95")  # (1, L), or empty in a wide model
     for score in "symmetry", "heads", "directionality", "positions":
         layers = arm.layers(score)  # (S, L)
         if len(layers):
             ends.append(layers.iloc[[0, -1]].set_axis([f"{score}: start", "end"]).T.reset_index(drop=True))  # (L, 2)
         if score == "symmetry":
             chance = pandas.DataFrame({"by chance": arm.layers("chance").iloc[-1].to_numpy()})
-            if limits:
-                chance["95 % below"] = limits
-                chance["beyond"] = ["yes" if end > limit else "no" for end, limit in zip(ends[0]["end"], limits)]
+            if len(limits):
+                chance["95 % below"] = limits.iloc[-1].to_numpy()
+                is_beyond = ends[0]["end"] > chance["95 % below"]
+                chance["beyond"] = is_beyond.map({True: "yes", False: "no"})
             ends.append(chance)
     table = pandas.concat(ends, axis="columns").rename_axis(columns="layer")
     scores = table.to_string(float_format=lambda score: fixed(score, 2))

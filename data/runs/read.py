@@ -1,6 +1,7 @@
 """Reads a run of train.py from its folder, and one row per step from its rows."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +62,9 @@ def by_step(rows):
     table = pandas.concat([of_wqk, of_positions], axis="columns").dropna(axis="columns", how="all")
     layers = table.unstack("layer")  # (S, scores L)
     layers.columns = [f"{score}_{layer}" for score, layer in layers.columns]
-    return pandas.concat([table.groupby("step").median(), layers], axis="columns")
+    medians = table.groupby("step").median()
+    medians = medians.filter(regex="^(?!.*symmetry_95$)")  # this name would be that of layer 95, and a limit is of one
+    return pandas.concat([medians, layers], axis="columns")
 
 
 def read_run(folder):
@@ -78,6 +81,8 @@ def read_run(folder):
     log = pandas.read_csv(folder / "log.csv", index_col="step")
     scores = pandas.read_csv(folder / "scores.csv")
     last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
+    if "symmetry_95" in scores:  # a run that was made longer has older ones, too
+        scores.loc[scores["step"] < last_score, "symmetry_95"] = math.nan
     is_finished = last_loss == config["max_iters"]  # then an earlier score would pass for the last one
     require(not is_finished or last_score == last_loss, f"{folder}: scores.csv ends at step {last_score}, and "
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")

@@ -3,7 +3,8 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
 
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before,
                  learning_rate that of the last step, and tokens_per_s of the steps alone
-    scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
+    scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer);
+                 symmetry_95 is in the rows of the last step alone, as it takes longer than all other columns
     run.json     its configuration, its token files, all max_iters that it has had, and where its steps come from;
                  parent_sha256 is that of the weights of another run that it began with, or empty
     ckpt.pt      what resuming needs, and what the files above hold, written at every evaluation
@@ -12,6 +13,7 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
 """
 
 import hashlib
+import math
 import subprocess
 from pathlib import Path
 
@@ -20,18 +22,19 @@ import torch
 
 from config import ROOT, TrainConfig, as_now, may_differ, require
 from data.atomic import remove_leftovers, replacing, write_json
-from data.wqk import head_products, multiply, parts_of_symmetry
+from data.wqk import head_products, limit_of_symmetry, multiply, parts_of_symmetry
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def score_rows(step, matrix, n_heads, new, previous, scores):
+def score_rows(step, matrix, n_heads, new, previous, scores, is_end=False):
     """
     Returns the rows of scores.csv at one step, each {column: a number}. Column `head` is "" for a layer.
 
     matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: W_q and W_k of all layers,
     (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of analyze.py.
-    update_symmetry is that of the change of W_qk since then (Theorem 2.4).
+    update_symmetry is that of the change of W_qk since then (Theorem 2.4). is_end: layers of at most 1,024 dimensions
+    get a symmetry_95, what 95 % of random matrices are below.
     """
     for w in new:  # or heads would be cut in the wrong places, as of grouped keys
         require(w.shape[1] == w.shape[2], f"{matrix}: W_q or W_k is {tuple(w.shape)}, expected (L, C, C) of stacked_qk")
@@ -45,8 +48,11 @@ def score_rows(step, matrix, n_heads, new, previous, scores):
         scored = score_heads(*whole, scores) + score_heads(*heads, scores)
         for head, row in zip(["", *range(n_head)], scored, strict=True):
             rows.append(dict(step=step, matrix=matrix, layer=layer, head=head) | row)
-        # The whole layer has parts, and its heads have empty cells.
-        rows[-1 - n_head] |= parts_of_symmetry(*head_products(*heads[:2]))
+        # The whole layer has parts and, at the end, a limit. Its heads have empty cells.
+        limit = math.nan
+        if is_end and new[0].shape[1] <= 1024:
+            limit = limit_of_symmetry(multiply(*factors[:2]))
+        rows[-1 - n_head] |= parts_of_symmetry(*head_products(*heads[:2])) | dict(symmetry_95=limit)
     return rows
 
 
