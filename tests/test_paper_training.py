@@ -4,7 +4,9 @@ test_paper.py.
 """
 
 import re
+from itertools import product
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -14,6 +16,22 @@ from analyze import directionality
 from config import load
 from tests.lives import make_trainer
 from tests.paper import exact, float64, train_and_measure  # noqa: F401
+
+
+def test_prop_S1_7_a_context_token_adds_its_embedding_to_all_rows_and_a_predicted_one_to_all_columns():
+    """As context: column k is [x*]_k sum_i beta_i* x_i, and row m (sum_i beta_i* [x_i]_m) x* (Eq. 11, 12, S42, S43, but
+    with beta_ij). Predicted: column k is (sum_j beta_*j [x_j]_k) x*, and row m [x*]_m sum_j beta_*j x_j (S44, S45). S44
+    and S51 write this column as a row, and S50 has x_j x*^T."""
+    T, C, is_star = 7, 4, torch.arange(7) % 3 == 1  # t* stands at 1 and at 4
+    x, w_qk = torch.randn(T, C), torch.randn(C, C, requires_grad=True)
+    x[4] = x[1]
+    scores = x @ w_qk @ x.T  # (T, T)
+    [beta] = torch.autograd.grad((scores.softmax(1) @ x).pow(3).sum(), scores, retain_graph=True)  # (T, T), of any loss
+    [as_context] = torch.autograd.grad(scores, w_qk, beta * is_star, retain_graph=True)  # (C, C), where the key is t*
+    [as_predicted] = torch.autograd.grad(scores, w_qk, beta * is_star[:, None])  # (C, C), where the query is t*
+    predicted, contexts = beta[:, is_star].sum(1) @ x, beta[is_star].sum(0) @ x  # (C,), the sums over i and over j
+    assert exact(as_context, predicted.outer(x[1]))  # all columns and rows at once
+    assert exact(as_predicted, x[1].outer(contexts)) and not exact(as_predicted, contexts.outer(x[1]))  # Eq. (S50)
 
 
 def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_rows_of_low_variance():
@@ -34,6 +52,41 @@ def test_prop_S1_8_and_cor_S1_9_a_token_as_context_adds_more_to_columns_than_to_
     # With the beta_i = delta_i . y of Prop. 2.2, every delta_i the first unit vector, column 1 has E y_1^4 = (2/3) 2^4.
     cols = torch.einsum("s,stc,sd->scd", y[:, 0], x, y).square().sum(1).mean(0)
     assert exact(cols[0] / cols[1], torch.tensor(1.5))  # and others have E y_1^2 E y_2^2 = (2/3)^2 2^4
+
+
+@pytest.mark.parametrize("is_masked", [False, True], ids=["autoregressive", "masked"])
+def test_prop_S1_10_how_often_a_token_is_context_and_how_often_it_is_predicted(is_masked):
+    """E mu_c = sum_k (N - k) Pr[t_k = t*], E mu_p = sum_k (k - 1) Pr[t_k = t*], k from 1 to N (Eq. S68, S72-S76, S83,
+    S84; S73 first goes to N - 1, others go from 0). Masked both are rho (1 - rho) (N - 1) sum_k Pr[t_k = t*] (Eq. S69,
+    S77-S81; S79 and S80 have another N)."""
+    N, V, rho = 4, 3, 0.15
+    k = torch.arange(1.0, N + 1)
+    joint = torch.randn(V**N).softmax(0).view([V] * N)  # Pr[U]: tokens depend on each other and on where they stand
+    p = torch.stack([joint.movedim(i, 0).flatten(1).sum(1) for i in range(N)])  # (N, V), Pr[t_k = t*]
+    pairs, times = torch.ones(N, N).tril(-1), torch.stack([N - k, k - 1])  # Pr[i is predicted from j]; (2, N), expected
+    if is_masked:  # t_i is, and t_j is not
+        masks = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * N)  # (2^N, N)
+        pairs = sum(torch.where(mask == 1, rho, 1 - rho).prod() * mask.outer(1 - mask) for mask in masks)
+        times = rho * (1 - rho) * (N - 1) * torch.ones(2, N)
+    mu_c, mu_p = mu = torch.zeros(2, V)
+    for text in product(range(V), repeat=N):
+        for i, j in product(range(N), repeat=2):
+            mu_c[text[j]] += joint[text] * pairs[i, j]
+            mu_p[text[i]] += joint[text] * pairs[i, j]
+    assert exact(mu, times @ p) and exact(mu_c.sum(), mu_p.sum())
+    assert exact(mu_c, mu_p) == is_masked and not exact(mu_p, times[1, :-1] @ p[:-1])  # as S73 is printed
+
+
+def test_lemma_S1_11_a_larger_variance_need_not_make_a_heavier_tail():
+    """sigma_a > sigma_b => Pr[X_a > z] >= Pr[X_b > z] for z > sqrt(sigma_a sigma_b) - mu (Eq. S88): from no z on, if
+    X_a is 2 or -2 and X_b normal. S91 has sigma_a^2 for E(X_a - z)^2, and with this it does not hold either."""
+    x_a, b = torch.tensor([-2.0, 2.0]), NormalDist(0, 1)
+    mu, sigma_a = x_a.mean(), x_a.std(correction=0)
+    assert mu == b.mean and sigma_a > b.stdev
+    for z in 3, 4, 6:
+        share = (x_a > z).double().mean()
+        assert z > (sigma_a * b.stdev) ** 0.5 - mu and share < b.cdf(-z)  # Pr[X_b > z]
+        assert share < (mu - z) ** 2 / (x_a - z).square().mean() < 1 < ((mu - z) / sigma_a) ** 2
 
 
 UNEQUAL = torch.tensor([5.0] * 3 + [1.0] * 61)  # deviations of the entries of x_i: not isotropic, as S1.12 asks
