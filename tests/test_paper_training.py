@@ -92,27 +92,32 @@ def test_lemma_S1_11_a_larger_variance_need_not_make_a_heavier_tail():
 UNEQUAL = torch.tensor([5.0] * 3 + [1.0] * 61)  # deviations of the entries of x_i: not isotropic, as S1.12 asks
 
 
-def attend(x, w_qk, causal):
-    """alpha (..., T, T) of Eq. (1)."""
+def attend(x, w_qk, causal, softmax=True):
+    """alpha (..., T, T) of Eq. (1); or the scores themselves, as Eq. (S33) has them, but over sqrt(d)."""
     scores = x @ w_qk @ x.mT / x.shape[-1] ** 0.5
-    return scores.masked_fill(torch.ones_like(scores).triu(1).bool() & causal, -torch.inf).softmax(-1)
+    unseen = torch.ones_like(scores).triu(1).bool() & causal
+    return scores.masked_fill(unseen, -torch.inf).softmax(-1) if softmax else scores.masked_fill(unseen, 0)
 
 
+@pytest.mark.parametrize("softmax", [True, False], ids=["softmax", "linear"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_thm_2_3_the_gradient_of_wqk_is_a_sum_of_x_times_error_times_covariance(causal):
-    """dL/dW_qk = sum_i x_i delta_i^T Cov_i / sqrt(d), of any loss: delta_i is the gradient at the attention-weighted mean
-    of what i sees, and Cov_i its attention-weighted covariance. So W_v and the loss decide what stands out."""
+def test_thm_2_3_the_gradient_of_wqk_is_a_sum_of_x_times_error_times_covariance(causal, softmax):
+    """dL/dW_qk = sum_i x_i delta_i^T Cov_i / sqrt(d), of any loss: delta_i is the gradient at the attention-weighted
+    mean of what i sees, and Cov_i its attention-weighted covariance, or, without the softmax, the sum of x_j x_j^T. So
+    W_v and the loss decide what stands out."""
     T, C = 7, 5
     x, w_v, w_qk = torch.randn(T, C), torch.randn(C, C), torch.randn(C, C, requires_grad=True)
-    alpha = attend(x, w_qk, causal)
+    alpha = attend(x, w_qk, causal, softmax)
     mean = alpha @ x  # (T, C)
     gradient, delta = torch.autograd.grad((x + mean @ w_v).pow(3).sum(), (w_qk, mean))  # (C, C), (T, C)
     centred = x - mean[:, None]  # (T, T, C), x_j less the mean of what i sees
     cov = torch.einsum("ij,ijc,ijd->icd", alpha, centred, centred)  # (T, C, C)
+    if not softmax:
+        cov = torch.einsum("ij,jc,jd->icd", (alpha != 0).double(), x, x)
     assert exact(gradient, torch.einsum("ic,ie,ied->cd", x, delta, cov) / C**0.5)
 
 
-def first_gradient(power, causal, late=256):
+def first_gradient(power, softmax, causal, late=256):
     """dL/dW_qk (S, C, C) of a layer that predicts T random tokens, when x_i are i.i.d. with the deviations UNEQUAL, and
     W_v gives those of UNEQUAL ** power to the errors delta_i. All of it is as Theorem S1.12 assumes, if causal. From
     `late` on all tokens are the same one."""
@@ -120,18 +125,19 @@ def first_gradient(power, causal, late=256):
     x, w_u = torch.randn(S, T, C) * UNEQUAL, 0.002 * torch.randn(C, V)
     x[:, late:] = x[:, -1:]
     w_qk = (0.01 * torch.randn(S, C, C)).requires_grad_()
-    z = (x + attend(x, w_qk, causal) @ x @ (UNEQUAL**power).diag()) @ w_u  # (S, T, V)
+    z = (x + attend(x, w_qk, causal, softmax) @ x @ (UNEQUAL**power).diag()) @ w_u  # (S, T, V)
     loss = F.cross_entropy(z.flatten(0, 1), torch.randint(V, (S * T,)), reduction="sum")
     return torch.autograd.grad(loss, w_qk)[0]
 
 
-@pytest.mark.parametrize("power, words", [(0, "all equal"), (-1, "1/σ_k"), (-2, "1/σ_k²")])
-def test_thm_2_3_S1_12_and_cor_S1_13_rows_or_columns_dominate_as_the_errors_are_uneven(power, words):
+@pytest.mark.parametrize("power, softmax, words", [
+    (0, True, "all equal"), (-1, True, "1/σ_k"), (-2, True, "1/σ_k²"), (-2, False, "1/σ_k², without the softmax")])
+def test_thm_2_3_S1_12_and_cor_S1_13_rows_or_columns_dominate_as_the_errors_are_uneven(power, softmax, words):
     """Pr[|column| > w] > Pr[|row| > w] for all large w if causal (Eq. 13, S94), and Var|row| = Var|column| if not (Eq.
     S103): neither follows. With equal errors columns dominate in both, and with errors of deviations 1/sigma^2 rows do,
     whether or not most tokens have more tokens after them than before (Eq. S96)."""
     torch.set_default_dtype(torch.float32)
-    gradients = [first_gradient(power, causal) for causal in (True, False)]
+    gradients = [first_gradient(power, softmax, causal) for causal in (True, False)]
     found = [directionality(gradient).mean().item() for gradient in gradients]
     norms = torch.stack([gradients[0].norm(dim=dim).flatten() for dim in (2, 1)])  # (2, S C), of rows and of columns
     beyond = (norms > norms.quantile(0.98)).sum(1).tolist()
@@ -140,7 +146,7 @@ def test_thm_2_3_S1_12_and_cor_S1_13_rows_or_columns_dominate_as_the_errors_are_
     assert found == pytest.approx([float(cell.strip("*")) for cell in shown[:2]], abs=0.03)
     assert beyond == pytest.approx(list(map(int, shown[2:])), abs=15)
     if power == -2:  # now with 193 tokens in a text, of which 127 have more tokens after them than before
-        assert directionality(first_gradient(power, True, late=192)).mean() > 0.1
+        assert directionality(first_gradient(power, softmax, True, late=192)).mean() > 0.1
 
 
 @pytest.mark.bert_block  # with a softmax
