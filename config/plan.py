@@ -127,11 +127,27 @@ def commands(path, for_all):
     return generations
 
 
+USAGE = "python -m config.plan NAME [--run] [--jobs=2] [--key=value ...]"
+
+
+def list_plans():
+    """Returns a line for each plan: its name, its minutes, and its question."""
+    lines = ["Plans, and about how many minutes they take on two cores (size: on one H200):"]
+    for path in sorted(ROOT.glob("config/plans/*.py")):
+        values = run_file(path)
+        question = re.match(r".*?[.?](?=\s)", values["__doc__"].strip(), re.DOTALL)[0]
+        lines.append(f"  {path.stem:10} {values.get('minutes', '?'):4}  {' '.join(question.split())}")
+    return "\n".join(lines)
+
+
 def main(argv):
     if not argv or argv[0].startswith("-"):
-        sys.exit("python -m config.plan NAME [--run] [--jobs=2] [--key=value ...]")
+        is_help = argv in (["-h"], ["--help"])
+        sys.exit(print(f"{USAGE}\n\n{list_plans()}") if is_help else f"{USAGE}; --help lists the plans")
     name, *flags = argv
     path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
+    if not name.endswith(".py") and not path.exists():
+        sys.exit(f"there is no plan {name}\n{list_plans()}")
     is_run = "--run" in flags
     try:
         for_all = read_flags([flag for flag in flags if flag != "--run"])

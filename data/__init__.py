@@ -1,10 +1,16 @@
 """What a program does before all else. It imports this package before what needs Python 3.11."""
 
+import argparse
 import ctypes
 import sys
 
 if sys.version_info < (3, 11):
     sys.exit(f"This needs Python 3.11 or newer, and {sys.executable} is {sys.version.split()[0]}")
+
+
+def take_no_arguments(doc):
+    """Ends a program whose command line has arguments: --help prints its description, and all others are refused."""
+    argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 
 def keep_memory():

@@ -34,7 +34,7 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # so that it runs as a script from anywhere
 
-from data import keep_memory
+from data import keep_memory, take_no_arguments
 from data.export import to_hf
 from model import ModelConfig, Transformer
 
@@ -187,6 +187,7 @@ def machine():
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     print(f"\n{datetime.date.today()}, {machine()}, Python {platform.python_version()}, torch {torch.__version__}, "
           f"transformers {transformers.__version__}")
     bench_scores()  # first, by a process that does not keep its memory

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from analyze import directionality, symmetry, wqk
 from config import load, run_file
+from data import take_no_arguments
 from data.batches import mask_tokens
 from data.wqk import multiply
 from data.sympy import prepare
@@ -153,4 +154,5 @@ def main():
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     main()

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import runpy
 import shlex
 
 import numpy as np
@@ -48,6 +49,25 @@ def test_a_plan_that_cannot_be_done_is_refused_in_one_line_and_prints_no_run(tmp
     with pytest.raises(SystemExit) as e:
         main([str(tmp_path / word) if word == "mine.py" else word for word in argv])
     assert words in e.value.code and "\n" not in e.value.code and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("argv, ends_well", [(["--help"], True), (["position", "--run"], False)])
+def test_help_and_a_wrong_name_list_the_plans_with_their_questions(capsys, argv, ends_well):
+    with pytest.raises(SystemExit) as e:
+        main(argv)
+    said = capsys.readouterr().out if ends_well else e.value.code
+    assert (e.value.code is None) == ends_well
+    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
+    assert lines.keys() == {path.stem for path in ROOT.glob("config/plans/*.py")}
+    assert re.fullmatch(r"  columns +\d+  Do columns dominate in decoders\?", lines["columns"])
+
+
+@pytest.mark.parametrize("module", ["data.runs.front", "data.published", "tests.paper", "tests.bench"])
+def test_help_of_a_command_without_arguments_says_what_it_does_and_does_not_do_it(module, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [module, "--help"])
+    with pytest.raises(SystemExit) as e:
+        runpy.run_module(f"{module}.__main__" if module == "data.published" else module, run_name="__main__")
+    assert e.value.code == 0 and capsys.readouterr().out.startswith("usage: ")
 
 
 def write_arms(folder, names, ends_at=1000):

@@ -30,6 +30,7 @@ What would refute it: a test that comes out the other way round, or `rotary_tune
 """
 base = "config/tiny.py"
 seeds = range(501, 509)  # none of them was used before
+minutes = 40
 most_params = 140_000  # and no run may begin with the weights of another
 
 # What counts is the first evaluation at 1.80 nats or below, so all have the same ones.

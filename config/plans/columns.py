@@ -16,6 +16,7 @@ stay unshown in models of two layers. If the second one comes out with < instead
 """
 base = "config/tiny.py"
 seeds = range(201, 209)  # none of them was used before
+minutes = 25
 
 _rate = dict(learning_rate=6e-3)  # as in positions.py
 

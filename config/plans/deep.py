@@ -23,6 +23,7 @@ last layer above 0.3 with causal attention.
 """
 base = "config/small.py"
 seeds = range(201, 209)
+minutes = 60
 
 _shared = dict(n_layer=4, max_iters=1800, score_interval=100, eval_interval=100, learning_rate=1e-3)
 

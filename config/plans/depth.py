@@ -15,6 +15,7 @@ What would refute it: a last layer that is the most symmetric one at the end, or
 """
 base = "config/small.py"
 seeds = range(101, 104)
+minutes = 45
 
 # The rate is the best of 5e-4, 1e-3 and 2e-3 for `learned`, with seed 100.
 _shared = dict(n_layer=4, max_iters=3600, score_interval=100, eval_interval=100, learning_rate=1e-3)

@@ -17,6 +17,7 @@ and no mark of autoregressive training that stays. If the difference has grown i
 """
 base = "config/tiny.py"
 seeds = range(201, 209)  # those of columns.py
+minutes = 45
 
 _shared = dict(max_iters=6400, learning_rate=6e-3, score_interval=100, eval_interval=200)
 

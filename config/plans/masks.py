@@ -19,6 +19,7 @@ sides that makes contents symmetric.
 """
 base = "config/tiny.py"
 seeds = range(101, 109)
+minutes = 30
 
 _shared = dict(positions="untied", learning_rate=3e-3)  # the best of 1.5e-3, 3e-3, 6e-3 for 80/10/10, with seed 100
 _causal = dict(objective="masked", causal=True)

@@ -21,6 +21,7 @@ to heads that they may mirror each other. If mirror is above 0.2 in none of eigh
 """
 base = "config/tiny.py"
 seeds = range(401, 409)  # none of them was used before
+minutes = 55
 
 _shared = dict(learning_rate=6e-3, score_interval=100)  # the rate as in positions.py
 _decoder = _shared | dict(causal=True)

@@ -17,6 +17,7 @@ W_qk is as symmetric as with learned ones. Without an effect on single heads, th
 """
 base = "config/tiny.py"  # what all arms share: a file that train.py takes
 seeds = range(101, 109)  # eight: an exact test needs six or more to find anything at 5 %
+minutes = 45
 
 _rate = dict(learning_rate=6e-3)  # the best of 1.5e-3, 3e-3 and 6e-3 for `learned`, with seed 100
 _masked = dict(objective="masked", causal=True)  # as the authors trained their decoders

@@ -18,6 +18,7 @@ arms are compared at 2,800 updates, the last step that all of them have.
 """
 base = "config/bert_mini.py"
 seeds = [101]
+minutes = 20  # on one H200
 
 _shared = dict(data_dir="data/sympy/gpt2", batch_size=128, micro_batch_size=128, max_iters=4000, learning_rate=7e-4,
                score_interval=100, eval_interval=200, eval_iters=2)

@@ -17,6 +17,7 @@ it would be needed. If the interaction is not shown, positions do not decide whe
 """
 base = "config/small.py"
 seeds = range(101, 109)
+minutes = 40
 
 _rate = dict(learning_rate=1e-3)  # the best of 5e-4, 1e-3 and 2e-3 for `random`, with seed 100
 _linear = dict(qk_std="linear", v_std="linear")

@@ -16,6 +16,7 @@ What would refute it: a test that comes out the other way round, or learned posi
 """
 base = "config/small.py"
 seeds = range(101, 109)
+minutes = 60
 
 # The rate is the best of 5e-4, 1e-3 and 2e-3 for `learned`, with seed 100.
 _shared = dict(data_dir="data/sympy/gpt2", learning_rate=1e-3)

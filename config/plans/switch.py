@@ -19,6 +19,7 @@ attention to both sides from the first step on. If `both_causal` falls below 0.1
 """
 base = "config/tiny.py"
 seeds = range(301, 309)  # none of them was used before
+minutes = 25
 
 _shared = dict(objective="masked", learning_rate=6e-3)  # as in positions.py
 

@@ -15,6 +15,7 @@ What would refute it: if `random_up` is as low as the two others, their gain is 
 """
 base = "config/small.py"
 seeds = range(201, 209)
+minutes = 15
 
 _rate = dict(learning_rate=1e-3)  # as in starts.py
 

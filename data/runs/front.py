@@ -5,6 +5,7 @@ Draws the picture of the front page: both scores in training, every seed a thin 
 """
 
 from config import ROOT
+from data import take_no_arguments
 from data.drawing import DECODER, ENCODER, figure, put_steps, put_titles, put_zero
 from data.runs.kept import pool
 from data.runs.plots import draw_seeds, put_name
@@ -36,4 +37,5 @@ def draw(arms, path):
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     draw(pool([ROOT / "data/results/csv/columns.csv"]), ROOT / "data/results/png/front.png")
