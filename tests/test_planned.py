@@ -62,6 +62,7 @@ def test_help_and_a_wrong_name_list_the_plans_with_their_questions(capsys, argv,
     assert re.fullmatch(r"  columns +\d+  Do columns dominate in decoders\?", lines["columns"])
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # other tests have imported them
 @pytest.mark.parametrize("module", ["data.runs.front", "data.published", "tests.paper", "tests.bench"])
 def test_help_of_a_command_without_arguments_says_what_it_does_and_does_not_do_it(module, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [module, "--help"])

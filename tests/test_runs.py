@@ -219,7 +219,7 @@ def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_hav
 
 
 def test_layers_are_beyond_chance_in_runs_whose_last_row_says_so_and_not_an_older_one(tmp_path):
-    """Layers end at 0.5 and 0.55. A run that was made longer and stopped has a limit from its first end, at step 500."""
+    """Layers end at 0.5 and 0.55. A run that was made longer and stopped has a limit from its first end, step 500."""
     def limited(limits, at):
         def rows(i, layer):
             whole, head = growing(i, layer)

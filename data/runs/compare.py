@@ -13,7 +13,7 @@ from config.plan import STEPS_TO, is_of_losses, task_keys, task_of
 from data.names import fixed
 from data.runs.statistics import MIN_PAIRS, first_step, holm, of_differences, speed_up
 
-OF_ARMS = ["symmetry", "chance", "beyond", "heads", "directionality", "positions", "positions_chance"]  # of the table of arms
+OF_ARMS = ["symmetry", "chance", "beyond", "heads", "directionality", "positions", "positions_chance"]
 PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
 OF_LAYERS = ["symmetry", "chance", "beyond", *PARTS, "directionality", "heads", "positions", "positions_chance"]
 LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
@@ -186,7 +186,7 @@ def mean_cell(arm, measure, digits):
 
 
 def beyond_cell(arm, layers=None):
-    """Returns in how many runs each layer is above 95 % of random matrices, "" if a run has no such limit at its end."""
+    """Returns in how many runs each layer is above 95 % of random matrices, "" if one has no such limit at its end."""
     counts = []
     for layer in range(arm.layers("symmetry_95").shape[1]) if layers is None else layers:
         symmetry, limit = arm.at_end(f"symmetry_{layer}"), arm.at_end(f"symmetry_95_{layer}")
