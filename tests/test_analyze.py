@@ -138,10 +138,11 @@ def test_whoever_catches_the_errors_of_data_catches_those_of_analyze(first, seco
 
 
 @pytest.mark.parametrize("D", [8, 40])
-def test_heads_that_all_but_cancel_are_scored_to_1e_4(D):
-    """W_q,2 = -W_q,1 (1 + 1e-5) at equal keys: of the layer's W_qk a 10^-10th is left, of squares."""
-    w_q, w_k = factors(96, D)
-    w_q, w_k = torch.cat([w_q, -w_q * (1 + 1e-5)], 1), torch.cat([w_k, w_k], 1)
+@pytest.mark.parametrize("left", [1e-5, 3e-6, 3e-7, 3e-8])
+def test_heads_that_all_but_cancel_are_scored_to_1e_4(D, left):
+    """W_q,2 = -W_q,1 (1 + left) at equal keys: of the squares of the layer's W_qk as little as 10^-15 is left."""
+    w_q, w_k = [w.double() for w in factors(96, D)]
+    w_q, w_k = torch.cat([w_q, -w_q * (1 + left)], 1), torch.cat([w_k, w_k], 1)
     found = numbers(scores(w_q, w_k))
     assert found == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-4)
     batch = numbers(scores(torch.stack([w_q, w_k]), torch.stack([w_k, w_k])))  # one of two is such
