@@ -1,33 +1,28 @@
 """
-Symmetry and directionality of W_qk = W_q W_k^T, and the scores of pretrained models.
+Symmetry and directionality of W_qk = W_q W_k^T: what they are, and what chance gives.
 
-    python analyze.py --hf bert-base gpt2 --csv scores.csv    # names of data/published/models.csv, Hub ids, folders
-
-In Python: score_model("gpt2"), score_layers of a model of your own, or scores(q.weight.T, k.weight.T) of two nn.Linear.
+    scores(q.weight.T, k.weight.T)                               # of two nn.Linear
+    score_layers([(block.wq, block.wk) for block in blocks])     # of a model of your own: a table, a row for each layer
+    score_model("gpt2")                                          # of a run, a folder, or a model on the Hub
+    python analyze.py --hf bert-base gpt2 --csv scores.csv       # the same as a command
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. If columns dominate, directionality is below 0.
 W_qk is made of the raw weights, without biases, rotary positions, scaling, and norms of queries and keys.
+
+This file is the mathematics, and needs torch alone. What reads and scores models is in data/pretrained.
 """
 
-import argparse
+import functools
+import importlib.util
 import math
 import sys
 from collections import namedtuple
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from tqdm import tqdm
-
-# So that analyze.data is the folder beside this file, in any project. analyze.data.x and data.x are then two modules.
-sys.modules.setdefault("analyze", sys.modules[__name__])  # if this file is run as a script
-__path__ = [str(Path(__file__).resolve().parent)]
-from analyze.data import keep_memory
-from analyze.data.names import CheckpointError, printable, require
-from analyze.data.wqk import (draw_norms, energy_of_terms, head_products, in_float64, limit_of_symmetry,
-                              multiply, parts_of_symmetry)
+from torch import Tensor
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 
@@ -63,8 +58,8 @@ def directionality(m, gamma=GAMMA):
 
 def directionality_eq17(m, gamma=GAMMA):
     """The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole."""
-    # Its sign can be wrong. A very long column raises the threshold of columns, so it is the only one above. Of the
-    # rows about 2 in 100 are above theirs by chance, and together they are more, though each is far shorter.
+    # Its sign can be wrong. A very long column raises the threshold of columns, so it is the only one above. About 2 in
+    # 100 rows are above theirs by chance. Each is far shorter, but together they add up to more.
     return balance(outliers(m.norm(dim=-1), gamma), outliers(m.norm(dim=-2), gamma))
 
 
@@ -85,8 +80,8 @@ def find_threshold(norms, gamma, correction):
     """(..., n) -> (..., 1): mean + gamma std; std divides by n - correction. inf if all norms are equal."""
     mean = norms.mean(-1, keepdim=True)
     std = norms.std(-1, correction=correction, keepdim=True)
-    is_rounding = std < 1e-5 * mean  # as of an orthogonal W_qk, whose norms are all 1
-    return (mean + gamma * std).masked_fill(is_rounding, math.inf)
+    all_equal = std < 1e-5 * mean  # as in an orthogonal W_qk, whose norms are all 1, but for rounding
+    return (mean + gamma * std).masked_fill(all_equal, math.inf)
 
 
 def balance(rows, columns):
@@ -96,9 +91,9 @@ def balance(rows, columns):
 
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
 
-# The symmetry (...), the norms of rows and of columns (..., C), and a Whole or a Factored of data/wqk.py.
+# The symmetry (...), the norms of rows and of columns (..., C), and the product that they come from.
 Measured = namedtuple("Measured", "symmetry rows columns product")
-# {name: a function of a Measured and of gamma, whatever the size of M}. A new score is a line with a name of its own.
+# {name: a function of a Measured and of gamma} that does not change if M is scaled. A new score is a line of its own.
 SCORES = {
     "symmetry": lambda m, gamma: m.symmetry,
     "directionality": lambda m, gamma: balance(excess(m.rows, gamma), excess(m.columns, gamma)),
@@ -111,13 +106,13 @@ Scores = namedtuple("Scores", SCORES)
 def scores(w_q, w_k, gamma=GAMMA):
     """
     The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, as float64. nan for a zero
-    matrix, and directionality if C = 1. Raises ValueError if they differ in C or r, as with grouped keys: score_layers.
+    matrix; directionality is also nan if C = 1. Raises ValueError if C or r differ, as with grouped keys: score_layers.
     """
     w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
     if w_q.shape[-2:] != w_k.shape[-2:]:
         raise ValueError(f"expected W_q and W_k of the same (C, r), got {tuple(w_q.shape)} and {tuple(w_k.shape)}: "
                          "for grouped keys use score_layers")
-    measured = measure(w_q, w_k)
+    measured = measure_wqk(w_q, w_k)
     return Scores(**{name: function(measured, gamma) for name, function in SCORES.items()})
 
 
@@ -126,213 +121,256 @@ def wqk(w_q, w_k):
     return w_q @ w_k.mT
 
 
-def measure(w_q, w_k):
+def measure_wqk(w_q, w_k):
     """Returns the Measured of W_q and W_k (..., C, r)."""
-    product = multiply(w_q, w_k)  # W_q and W_k scaled, so that nothing overflows; scores do not depend on it
+    product = multiply(w_q, w_k)
     rows, columns = product.row_norms(), product.column_norms()
     energy = rows.square().sum(-1)  # |W_qk|^2
-    is_zero = energy <= 1e-26 * energy_of_terms(product.w_q, product.w_k)  # all that is left is rounding
-    # Of a zero matrix nothing stands out, and d would be 0. But it has no scores at all.
-    rows, columns = [norms.masked_fill(is_zero[..., None], math.nan) for norms in (rows, columns)]
+    # a zero matrix has no scores: what is left of it is rounding, and nothing stands out
+    is_zero = energy <= 1e-26 * energy_of_terms(product.w_q, product.w_k)
+    rows = rows.masked_fill(is_zero[..., None], math.nan)
+    columns = columns.masked_fill(is_zero[..., None], math.nan)
     return Measured((product.trace() / energy).masked_fill(is_zero, math.nan), rows, columns, product)
 
 
-# ---- a layer and its heads ---------------------------------------------------------------------------------------
+# ---- the product M = W_q W_k^T -----------------------------------------------------------------------------------
 #
-# Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, r = D for a head and Hkv D for a layer.
+# M itself is (C, C). If its factors are far smaller (64 of 4,096 columns in a head of LLaMA), all that scores need
+# follows from small products of these. So there are two classes, with the same five methods:
+#
+#     trace            tr(MM)
+#     row_norms        the lengths of the rows of M
+#     column_norms     the lengths of its columns
+#     mean_symmetry    what chance gives to its symmetry, |MM|^2 / |M|^4 (see below)
+#     stretch          |g M| / |g| for random directions g, from which a chance directionality is drawn
 
 
-@torch.no_grad()
-def layer_factors(w_q, w_k):
+class Whole(NamedTuple):
+    """M itself, in float64."""
+
+    w_q: Tensor  # (..., C, r)
+    w_k: Tensor  # (..., C, r)
+    m: Tensor  # (..., C, C)
+
+    def trace(self):
+        return (self.m * self.m.mT).sum((-2, -1))  # sum_ij M_ij M_ji
+
+    def row_norms(self):
+        return self.m.norm(dim=-1)  # (..., C)
+
+    def column_norms(self):
+        return self.m.norm(dim=-2)  # (..., C)
+
+    def mean_symmetry(self):
+        m = (self.m / self.m.norm(dim=(-2, -1), keepdim=True)).float()  # |M| = 1; float32 is twice as fast
+        return (m @ m).square().sum((-2, -1)).double()
+
+    def stretch(self, g):
+        return (g @ self.m.float()).norm(dim=1) / g.norm(dim=1)
+
+
+class Factored(NamedTuple):
+    """Products of columns of W_q and W_k, in float32. None of them is larger than the factors."""
+
+    w_q: Tensor  # (..., C, r)
+    w_k: Tensor  # (..., C, r)
+    gram_q: Tensor  # W_q^T W_q, (..., r, r)
+    gram_k: Tensor  # W_k^T W_k, (..., r, r)
+    cross_gram: Tensor  # W_k^T W_q, (..., r, r)
+
+    def energy(self):
+        return (self.gram_q * self.gram_k).double().sum((-2, -1))  # |M|^2 = tr(W_q^T W_q W_k^T W_k)
+
+    def trace(self):
+        # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q): factors of a trace may move round in a circle.
+        return (self.cross_gram * self.cross_gram.mT).double().sum((-2, -1))
+
+    def row_norms(self):
+        # Row i of M is w_i W_k^T, and its squared norm is w_i (W_k^T W_k) w_i^T. Rounding can make it negative.
+        q = self.w_q.mT  # (..., r, C), contiguous if it is a weight
+        return (self.gram_k @ q * q).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
+
+    def column_norms(self):
+        k = self.w_k.mT  # (..., r, C)
+        return (self.gram_q @ k * k).double().sum(-2).clamp_min(0).sqrt()  # (..., C)
+
+    def mean_symmetry(self):
+        # MM = W_q X W_k^T with X = W_k^T W_q, (r, r). So |MM|^2 = tr(X^T (W_q^T W_q) X (W_k^T W_k)), and the trace of a
+        # product with a symmetric matrix is the sum of all products of their entries.
+        square = self.cross_gram.mT @ self.gram_q @ self.cross_gram  # (..., r, r)
+        return (square * self.gram_k).double().sum((-2, -1)) / self.energy().square()
+
+    def stretch(self, g):
+        z = g @ self.w_q  # (DIRECTIONS, r), and |z W_k^T|^2 = z (W_k^T W_k) z^T
+        return (z @ self.gram_k * z).sum(1).clamp_min(0).sqrt() / g.norm(dim=1)
+
+
+def multiply(w_q, w_k):
+    """W_q and W_k (..., C, r) -> a Whole or a Factored."""
+    # scale them first, so that nothing overflows: scores do not depend on the size of M
+    w_q, w_k = near_one(w_q), near_one(w_k)
+    C, r = w_q.shape[-2:]
+    # M takes C^2 r multiplications in float64, which are half as fast as the 5 C r^2 of the Gram matrices in float32
+    if 3 * r <= C:
+        q, k = w_q.float(), w_k.float()
+        factored = Factored(q, k, q.mT @ q, k.mT @ k, k.mT @ q)
+        if (factored.energy() > 1e-2 * energy_of_terms(q, k)).all():
+            return factored
+        # subtle: else heads nearly cancel. Gram matrices hold squares, and have lost the digits of what is left of M
+    return Whole(w_q, w_k, w_q @ w_k.mT)
+
+
+def in_float64(w):
+    """Returns w in float64. A Mac's GPU, which has none, gives it to the CPU."""
+    return w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)
+
+
+def near_one(w, dims=(-2, -1)):
+    """Returns w in float64 with a largest entry of 1, in every matrix or in all that dims name."""
+    w = in_float64(w)
+    largest = w.abs().amax(dims, keepdim=True)
+    return w / torch.where(largest > 0, largest, 1.0)
+
+
+def energy_of_terms(w_q, w_k):
+    """M is a sum of r matrices, each a column of W_q times a column of W_k: their squared norms, added up (...)."""
+    return (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)
+
+
+# ---- what the symmetry of a layer is made of ---------------------------------------------------------------------
+
+
+def parts_of_symmetry(w_q, w_k):
     """
-    The heads w_q (H, C, D) and w_k (Hkv, C, D) of a layer -> W_q and W_k (C, Hkv D), such that W_q W_k^T is the layer's
-    W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20). g(h) = h // (H / Hkv) is the key head of query head h.
+    Returns what the symmetry of a layer is made of, {name: a number}. w_q, w_k (H, C, D): its heads, a key head once
+    for every query head that uses it.
+
+    W_h = W_q,h W_k,h^T = S_h + A_h has a symmetric and a skew part, and W is the sum of all W_h. <A, B> = tr(A^T B).
+
+        symmetry = own_heads + shared + mirror
+        own_heads = sum over h of <W_h, W_h^T> / |W|^2             what each head has by itself
+        shared    = sum over h != g of <S_h, S_g> / |W|^2          heads have a symmetric part in common
+        mirror    = - sum over h != g of <A_h, A_g> / |W|^2        one head is like the transpose of another
     """
-    # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5
-    #                                          \  |  /   \  |  /
-    #                                             k0        k1
-    # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so the queries of a group are added before the product.
-    groups = w_q.unflatten(0, (len(w_k), -1)).mT  # (Hkv, H / Hkv, D, C)
-    if groups.shape[1] > 1:
-        # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
-        w_q, w_k = in_float64(groups).sum(1).mT, in_float64(w_k)  # (Hkv, C, D) each
-    # Heads side by side, (C, Hkv D). If they are views of a Linear weight (Hkv D, C), no number is copied.
-    return w_q.mT.flatten(0, 1).mT, w_k.mT.flatten(0, 1).mT
+    dtype = torch.float64 if w_q.shape[1] <= 1024 else torch.float32  # parts of wide layers keep five digits
+    dims = -3, -2, -1  # all heads are scaled by one number
+    w_q, w_k = near_one(w_q, dims).to(dtype), near_one(w_k, dims).to(dtype)
+    # <W_h, W_g> and <W_h, W_g^T>, row by row: W_h = q k^T and all W_g at once. No matrix is (C, C)
+    straight, turned = [], []
+    for q, k in zip(w_q, w_k):
+        straight.append((q.mT @ w_q * (k.mT @ w_k)).double().sum((-2, -1)))  # tr(k q^T W_q,g W_k,g^T), (H,)
+        turned.append((k.mT @ w_q * (q.mT @ w_k)).double().sum((-2, -1)))  # tr(q k^T W_q,g W_k,g^T), (H,)
+    straight, turned = torch.stack(straight), torch.stack(turned)  # (H, H) each
+
+    symmetric = (straight + turned) / 2  # <S_h, S_g>
+    skew = (straight - turned) / 2  # <A_h, A_g>
+    parts = dict(own_heads=turned.trace(), shared=symmetric.sum() - symmetric.trace(),
+                 mirror=skew.trace() - skew.sum())
+    energy = straight.sum()  # |W|^2
+    return {name: (part / energy).item() for name, part in parts.items()}
 
 
-def split_heads(w, n_head):
-    """(C, H D) -> (H, C, D): head h is columns h D to (h + 1) D of W_q or W_k."""
-    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
+# ---- chance ------------------------------------------------------------------------------------------------------
+#
+# Keep how strong M is in each direction of its rows and columns, and redraw at random which meets which.
+#
+# Symmetry. A matrix of few directions has some symmetry by chance, if its two sides use the same ones: with one
+# direction on both sides it is 1. Let A be the root of M M^T, which is how strong the directions of the query side are,
+# and B the root of M^T M, the same of the key side. Between them stands a random matrix, Z ~ N(0, 1): so A Z B. Since
+#
+#     E tr(AZB AZB) = |BA|^2 = |MM|^2   and   E |AZB|^2 = |A|^2 |B|^2 = |M|^4,
+#
+# their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. If a few singular values are
+# far above the others, this formula can give half more than the mean, or little more than a third of it.
+#
+# Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S.
+# If a few singular values are large, their norms differ much, and directionality is far from 0 by chance.
+
+DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
+MATRICES = 512  # and so many matrices are made of these norms
+SYMMETRIES = 400  # so many random matrices are drawn for the limit of symmetry
+FEW = 128  # directions, up to which random matrices are cheap
+SEED = 0x5EED0F64A11D0AB5  # of what is drawn here. A model may be drawn with 0 or 1, and would be these very numbers
 
 
-def score_row(w_q, w_k, gamma, head=None):
-    """The numbers of one W_qk for a table: {name: a number}. head: its number; None: a layer."""
-    measured = measure(w_q, w_k)
-    row = {name: function(measured, gamma).item() for name, function in SCORES.items()}
-    row["symmetry_chance"] = measured.product.mean_symmetry().item()
-    if head is None:
-        if len(w_q) <= 1024 and math.isfinite(row["symmetry"]):  # of wider layers it would take longer than all else
-            row["symmetry_95"] = limit_of_symmetry(measured.product)
-        # Of 100 random matrices 95 have a directionality between minus this and this. It is drawn, so it is within a
-        # tenth of the true one. Row norms and column norms are drawn alike, and each is compared with every other.
-        rows, columns = excess(draw_norms(measured.product), gamma).chunk(2)  # (MATRICES / 2,)
-        row["directionality_95"] = balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
-    return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
+@functools.lru_cache(maxsize=1)  # all layers of a model have the same size
+def draw_directions(C, device):
+    """Returns g ~ N(0, I), (DIRECTIONS, C), and which of them are the rows of matrices, (MATRICES, C)."""
+    generator = torch.Generator().manual_seed(SEED)
+    g = torch.randn(DIRECTIONS, C, generator=generator)
+    chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator)
+    return g.to(device), chosen.to(device)
 
 
-# ---- a model -----------------------------------------------------------------------------------------------------
+def limit_of_directionality(product, gamma):
+    """Returns d such that 95 of 100 random matrices in the directions of M (C, C) are between -d and d."""
+    # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
+    g, chosen = draw_directions(len(product.w_q), product.w_q.device)
+    norms = product.stretch(g)[chosen]  # (MATRICES, C)
+    # Row norms and column norms are drawn alike. Compare each with every other: d is then right to within a tenth.
+    rows, columns = excess(norms, gamma).chunk(2)  # (MATRICES / 2,)
+    return balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
 
 
-class ScoredModel(NamedTuple):
-    """What score_model and score_layers return. Printed, it is a table of layers."""
+def limit_of_symmetry(product):
+    """Returns the symmetry that about 95 of 100 random matrices in the directions of M (C, C) stay below."""
+    m = product.w_q.double() @ product.w_k.double().mT  # (C, C)
 
-    table: Any  # a DataFrame: a row for each layer, and with per_head for each head (tables.COLUMNS)
-    note: str  # how much was read, and what was left out
-    readers: dict  # {(stack, layer): a function that reads its heads w_q (H, C, D) and w_k (Hkv, C, D)}
+    # the easy case: many directions, and none dominates. Then we need not draw. A chance symmetry is
+    #     tr(Z K Z K) / |S Z S|^2,    with M = U S V^T, K = S V^T U S and Z ~ N(0, 1)
+    # below:  |S Z S|^2 varies by sqrt(2) sum s^4 / (sum s^2)^2 of its mean, here by less than a twentieth
+    # above:  mean mu and deviation sqrt(2) mu. So 3.5 mu is above 93.9 % (one k: chi-square) to 96.1 % (many: normal)
+    if len(m) > FEW:
+        sum_s2 = m.square().sum()
+        sum_s4 = (m.float() @ m.float().mT).square().sum()
+        if sum_s2.square() > 30 * sum_s4:
+            return 3.5 * product.mean_symmetry().item()
 
-    def wqk(self, layer, stack=""):
-        """W_qk of a layer, (C, C), in float64. It is read again, so that no model has to fit into the memory."""
-        require((stack, layer) in self.readers, f"no layer {layer} of stack {stack!r} to read: see the table")
-        w_q, w_k = layer_factors(*self.readers[stack, layer]())
-        return wqk(in_float64(w_q), in_float64(w_k))
+    # else draw them. First get U, S and V, and keep the r directions that hold 99.95 % of |M|^2
+    u, s, vt = torch.linalg.svd(m)
+    share = s.square().cumsum(0) / s.square().sum()
+    r = 1 + int((share < 0.9995).sum())
+    s = (s[:r] / s[0]).float()
+    k = s[:, None] * (vt[:r] @ u[:, :r]).float() * s  # (r, r)
 
-    def __repr__(self):
-        from analyze.data.pretrained import tables
-
-        return tables.layer_table(self.table)
-
-
-def score_layers(layers, heads=(1, 1), gamma=GAMMA, per_head=False):
-    """
-    Score the layers of a model of your own. layers: a list of pairs, each two nn.Linear (no subclass, which may have an
-    adapter), or W_q (C, H D) and W_k (C, Hkv D). heads: H and Hkv, needed if they differ, and for per_head. Raises
-    ValueError if they do not fit.
-
-        >>> score_layers([(block.wq, block.wk) for block in model.blocks], heads=(32, 8))
-    """
-    from analyze.data.pretrained import tables
-
-    rows = []
-    for i, (q, k) in enumerate(layers):
-        matrices = [w.weight.T if type(w) is torch.nn.Linear else torch.as_tensor(w) for w in (q, k)]
-        w_q, w_k = [split_heads(w, n) for w, n in zip(matrices, heads)]  # (H, C, D), (Hkv, C, D)
-        if w_q.shape[1:] != w_k.shape[1:]:
-            raise ValueError(f"layer {i}: expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv)")
-        rows += [dict(layer=i, stack="") | row for row in rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}")]
-    common = dict(model="layers", source="", params=0, gamma=gamma)
-    return ScoredModel(tables.score_table(rows, common, SCORES), "in memory", {})
+    generator = torch.Generator().manual_seed(SEED)
+    symmetries = []
+    for _ in range(SYMMETRIES if r <= FEW else SYMMETRIES // 4):  # large ones are slow, so draw fewer
+        z = torch.randn(r, r, generator=generator).to(k.device)
+        zk = z @ k
+        trace = (zk * zk.mT).sum()  # tr(Z K Z K)
+        energy = (s[:, None] * z * s).square().sum()  # |S Z S|^2
+        symmetries.append(trace / energy)
+    return torch.stack(symmetries).quantile(0.95).item()
 
 
-@torch.no_grad()
-def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
-    """
-    Score every layer of a model: a name of data/published/models.csv, a Hub id, a folder, a file, or a module in
-    memory that has a config, as those of transformers. Raises CheckpointError, in one line, if it cannot be read.
-
-        >>> score_model("gpt2").wqk(layer=3)  # (C, C)
-    """
-    from analyze.data.pretrained import tables  # here: a training needs the scores alone
-    from analyze.data.pretrained.checkpoint import open_checkpoint
-    from analyze.data.pretrained.layouts import find_stacks
-
-    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
-    rows, readers = [], {}
-    # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
-    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        opened = open_checkpoint(source)
-        shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
-        stacks, left_out = find_stacks(opened.config, shapes)  # where q and k are
-        layers = [(stack, layer) for stack in stacks for layer in stack.layers]
-        # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
-        stream = opened.stream([layer.names for _, layer in layers])
-        bar = tqdm(stream, printable(name), len(layers), leave=False, unit="layer", disable=None)
-        for (stack, layer), tensors in zip(layers, bar):
-            pair = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
-            common = dict(layer=layer.index, stack=stack.name, causal=stack.causal)
-            rows += [common | row for row in rows_of_layer(*pair, gamma, per_head, layer.names[0])]
-            readers[stack.name, layer.index] = partial(layer.read, opened)
-    common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma)
-    note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
-    return ScoredModel(tables.score_table(rows, common, SCORES), note, readers)
+# ---- models ------------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def rows_of_layer(w_q, w_k, gamma, per_head, name):
-    """The numbers of a layer for a table, and with per_head of each head: a list. w_q (H, C, D), w_k (Hkv, C, D)."""
-    require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
-    rows = [score_row(*layer_factors(w_q, w_k), gamma)]
-    require(not math.isnan(rows[0]["symmetry"]), f"{name}: W_qk of this layer is zero or NaN")
-    if per_head:
-        w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D), a key head for every query head
-        rows[0] |= parts_of_symmetry(*head_products(w_q, w_k))
-        rows += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
-    return rows
+def load(name):
+    """Imports a file of data/pretrained, and returns it: only when it is asked for, as a training never needs it."""
+    # a project that uses this file may have a package called data, too. Then ours gets another name
+    folder, package = Path(__file__).resolve().parent / "data", "data"
+    found = importlib.util.find_spec(package)
+    if found is None or Path(found.origin or "").resolve().parent != folder:
+        package = "data_of_analyze"
+    if package not in sys.modules:
+        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py")
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[package])
+    return importlib.import_module(f"{package}.pretrained.{name}")
 
 
-# ---- the command -------------------------------------------------------------------------------------------------
-
-
-def read_command(argv):
-    """What the words of a command line ask for."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME", help="names, ids or paths")
-    parser.add_argument("--csv", metavar="FILE", help="add the scores to FILE. A model that it has is not scored "
-                        "again, even if it has changed")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer; of more than 4 models, by size")
-    parser.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
-    parser.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
-    parser.add_argument("--gamma", type=float, default=GAMMA, help="standard deviations from which a norm counts (2)")
-    args = parser.parse_args(argv)
-    for path in filter(None, (args.plot, args.matrices)):
-        if not path.endswith((".png", ".pdf", ".svg", ".jpg")):  # or it would be known only after the work
-            parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")
-    return args
-
-
-def report_models(args):
-    """Scores the models that --csv does not have yet, prints and draws all. Returns whether a model was not scored."""
-    from analyze.data.pretrained import tables
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    known = tables.read_scores(args.csv, SCORES)
-    shown, scored, has_failed = {}, [], False  # the table of each source; what has matrices to draw
-    for name in args.hf:
-        try:
-            source = tables.known_as(name)
-            if source in shown:  # it was named twice
-                continue
-            table = tables.rows_of(known, name, args).assign(model=printable(name))
-            note = f"is already in {args.csv}: delete its rows to score it again"
-            if table.empty or args.matrices:  # W_qk itself is not in the CSV
-                model = score_model(name, args.gamma, args.per_head, device)
-                if args.csv and table.empty:  # at once, so that nothing is lost if this is stopped
-                    tables.add_scores(args.csv, model.table)
-                scored.append(model)
-                table, note = model.table, model.note
-            shown[source] = table
-            print(printable(f"{name}: {note}"), file=sys.stderr)
-        except CheckpointError as e:  # it is named, and the others go on
-            print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
-            has_failed = True
-    shown = [*shown.values()]
-    if shown:
-        tables.show_scores(shown, args)
-    if shown and (args.plot or args.matrices):
-        from analyze.data.pretrained import pictures  # and matplotlib with it
-
-        pictures.draw(shown, scored, args)
-    return has_failed
+def __getattr__(name):
+    """analyze.score_model, score_layers and CheckpointError are those of data/pretrained/scoring.py."""
+    if name in ("score_model", "score_layers", "CheckpointError"):
+        return getattr(load("scoring"), name)
+    raise AttributeError(f"module 'analyze' has no attribute {name!r}")
 
 
 def main(argv):
-    args = read_command(argv)
-    try:
-        sys.exit(report_models(args))
-    except (CheckpointError, OSError) as e:  # OSError: a file cannot be read or written
-        sys.exit(f"analyze.py: {e}")
+    load("command").main(argv)
 
 
 if __name__ == "__main__":
-    keep_memory()
     main(sys.argv[1:])

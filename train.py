@@ -23,46 +23,55 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-import analyze
+from data import keep_memory, tokens  # first: an old Python ends here, in one line
 import init
+from analyze import scores
 from config import ConfigError, command_line, require
 from config.processes import find_place, leave_processes
-from data import keep_memory, tokens
 from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
 from data.runs import write
 from model import Transformer
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
-DRAW_EVERY = 10  # seconds between two pictures, at least, because each takes one
+DRAW_EVERY = 10  # draw at most every 10 seconds: a picture takes one second
 
 
 def loop(trainer):
-    """Trains until max_iters. Every row and every checkpoint is of a step that is done."""
+    """Trains until max_iters. Rows and checkpoints are written between steps, never within one."""
     cfg = trainer.cfg
-    hidden = None if trainer.place.rank == 0 else True  # one bar for all processes; None: tqdm hides it in a log file
-    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
-        if not trainer.rows["log.csv"]:  # the start belongs to every curve
+    no_bar = None if trainer.place.rank == 0 else True  # one bar for all processes; None: tqdm hides it in a log file
+    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=no_bar) as bar:
+        # every curve begins before the first step
+        if not trainer.csv_text["log.csv"]:
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
+
         began = drawn_at = time.perf_counter()
         for batch in trainer.loader.train_batches(trainer.step):
-            trainer.train_step(batch)  # forward, backward, update; on a GPU this only queues the work
+            # forward, backward, update; on a GPU this only queues the work
+            trainer.train_step(batch)
             bar.update()
+
+            # most steps end here
             is_end = trainer.step == cfg.max_iters
             time_to_score = is_end or trainer.step % cfg.score_interval == 0
             time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
             if not (time_to_score or time_to_evaluate or trainer.step % LOOK_EVERY == 0):
                 continue
-            trainer.read_losses()  # waits for the GPU, so that the clock measures finished steps
+
+            # look at the losses. This waits for the GPU, so the clock measures finished steps
+            trainer.read_losses()
             trainer.seconds += time.perf_counter() - began
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
+
+            # write down what was learned; last ckpt.pt, because it holds the new rows, too
             if time_to_score:
                 trainer.write_scores()
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
-                trainer.save()  # last, because ckpt.pt holds the new rows, too
+                trainer.save()
                 if trainer.place.rank == 0 and not is_end and time.perf_counter() - drawn_at > DRAW_EVERY:
                     draw(trainer.out)
                     drawn_at = time.perf_counter()
@@ -72,7 +81,8 @@ def loop(trainer):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the rows that it has written so far."""
 
-    SAVED = "step", "scored", "rows", "lengths", "origin"  # ckpt.pt holds these as they are
+    # {name in ckpt.pt: name here}, which ckpt.pt holds as they are
+    SAVED = dict(step="step", scored="last_factors", rows="csv_text", lengths="all_max_iters", origin="origin")
 
     def __init__(self, cfg, place, corpus):
         self.cfg = cfg = split_batch(cfg, place.world)  # with the micro_batch_size that fits on one process
@@ -81,15 +91,18 @@ class Trainer:
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place)
         self.model = build_model(cfg, corpus.meta["vocab_size"])
-        # What the run is. SHA-256 tells its token files from others, and the weights that it began with.
+
+        # What identifies this run. The hashes tell its text, and its parent's weights, from others.
         data = {key: corpus.meta[key] for key in ("tokenizer", "spaced", "tokens", "sha256")}
         self.run = dict(config=asdict(cfg), data=data, parent_sha256=write.digest(self.model) if cfg.parent else "")
+
         self.model.to(place.device)
         require_known_parameters(self.model)
         self.run["n_params"] = sum(p.numel() for p in self.model.parameters())
         self.n_heads = [block.attn.n_head for block in self.model.blocks]  # of each layer, for scores and analyze.py
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
+
         # Matrix products are computed in cfg.dtype. Weights stay float32: 16 bits would round small updates away.
         dtype = getattr(torch, cfg.dtype)
         self.autocast = torch.autocast(place.device.type, dtype, enabled=dtype != torch.float32)
@@ -97,13 +110,14 @@ class Trainer:
         # loss by a factor, and divides the gradients by it before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
         self.stateful = dict(model=self.model, optimizer=self.optimizer, scaler=self.scaler)  # for ckpt.pt
-        self.step = 0  # the number of batches so far: of each an update, except where float16 skips it
+
+        self.step = 0  # batches so far. Each made one update, unless float16 skipped it
         self.unread = []  # the losses of the last steps, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
         self.seconds = 0.0  # the time that these steps took
-        self.rows = {"log.csv": "", "scores.csv": ""}  # the texts of these files
-        self.scored = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
-        self.lengths = []  # every max_iters that this run has had, which shape its learning rate
+        self.csv_text = {"log.csv": "", "scores.csv": ""}  # the files as they are now
+        self.last_factors = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
+        self.all_max_iters = []  # every max_iters that this run has had, which shape its learning rate
         self.origin = {}  # where its steps come from, such as commit: [texts]
 
     def train_step(self, batch):
@@ -117,6 +131,8 @@ class Trainer:
         micro_batches = self.loader.micro_batches(batch)
         n = len(micro_batches)
         batch_loss = 0.0
+
+        # forward and backward, one micro-batch after the other
         for i, (first_row, micro_batch) in enumerate(micro_batches):
             if self.place.world > 1:  # DDP sends gradients only when the sum is complete
                 self.net.require_backward_grad_sync = i == n - 1
@@ -125,13 +141,18 @@ class Trainer:
                 loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
             batch_loss += loss.detach() / n
             self.scaler.scale(loss / n).backward()  # backward() sums over micro-batches, and we want the mean
+
+        # clip the gradient: if the norm of all its entries is larger than grad_clip, scale it down to that
         self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all gradients together
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)
+
+        # update the weights
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(cfg, self.step)
         self.scaler.step(self.optimizer)  # if float16 has overflowed, this skips the update ...
         self.scaler.update()  # ... and this halves the scale; after 2,000 good updates it doubles it
         self.model.zero_grad()  # frees the gradients: the next forward pass needs the memory
+
         self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
         self.step += 1
 
@@ -176,9 +197,9 @@ class Trainer:
             row["learning_rate"] = learning_rate(cfg, self.step - 1)
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
             line += f", train_loss {row['train_loss']:.4f}, {row['tokens_per_s']:,.0f} tokens/s"
-        symmetries = analyze.scores(*stacked_qk(self.model)).symmetry.tolist()  # of each layer
+        symmetries = scores(*stacked_qk(self.model)).symmetry.tolist()  # a number for each layer
         self.place.say(f"{line}, symmetry of layers {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
-        self.rows["log.csv"] = write.add_rows(self.rows["log.csv"], [row], "%.7g")
+        self.csv_text["log.csv"] = write.add_rows(self.csv_text["log.csv"], [row], "%.7g")
         self.losses, self.seconds = [], 0.0  # a new row begins
 
     @torch.no_grad()
@@ -188,54 +209,70 @@ class Trainer:
         if self.cfg.positions == "untied":
             matrices["positions"] = stacked_qk(self.model, "pos_q", "pos_k")
         for matrix, factors in matrices.items():
-            before, is_end = self.scored.get(matrix), self.step == self.cfg.max_iters
-            rows = write.score_rows(self.step, matrix, self.n_heads, factors, before, analyze.scores, is_end)
-            self.rows["scores.csv"] = write.add_rows(self.rows["scores.csv"], rows, "%.6f")
-        self.scored = matrices
+            before, is_end = self.last_factors.get(matrix), self.step == self.cfg.max_iters
+            rows = write.score_rows(self.step, matrix, self.n_heads, factors, before, is_end)
+            self.csv_text["scores.csv"] = write.add_rows(self.csv_text["scores.csv"], rows, "%.6f")
+        self.last_factors = matrices
 
     def save(self):
         """Writes ckpt.pt to resume from, and the rows so far."""
         if self.place.rank == 0:
             checkpoint = self.run | dict(n_heads=self.n_heads)
             checkpoint |= {name: x.state_dict() for name, x in self.stateful.items()}
-            checkpoint |= {name: getattr(self, name) for name in self.SAVED}
+            checkpoint |= {name: getattr(self, ours) for name, ours in self.SAVED.items()}
             write.save_checkpoint(self.out, checkpoint)
 
     def begin(self):
-        """Loads out_dir/ckpt.pt if this run resumes, and prepares the network for its steps."""
+        """Gets everything ready for the first step: resume if we have to, then wrap the model for DDP and compile it."""
         cfg, place = self.cfg, self.place
+
+        # 1) resume from out_dir/ckpt.pt, if it is there and we were asked to
         checkpoint = write.checkpoint_to_resume(self.out, self.run, place.device)
         if checkpoint:
-            of_code = [dict(group) for group in self.optimizer.param_groups]
-            for name, x in self.stateful.items():
-                x.load_state_dict(checkpoint[name])
-            for group, hyperparameters in zip(self.optimizer.param_groups, of_code, strict=True):
-                group.update(hyperparameters)  # ckpt.pt holds older ones, too
-            for name in self.SAVED:
-                setattr(self, name, checkpoint[name])
-            if place.rank == 0:
-                write.write_files(self.out, self.run | checkpoint)  # a run that was killed may not have written them
-        if self.step == 0:  # no step was made yet, so none has another learning rate or is of other code
-            self.lengths, self.origin = [], {}
-        self.lengths = sorted({*self.lengths, cfg.max_iters})
-        # Found now, because the code may change while it runs.
+            self.load(checkpoint)
+
+        # 2) keep a record of what made the steps. A resumed run may have several of each, say two commits
+        if self.step == 0:
+            self.all_max_iters, self.origin = [], {}  # nothing is trained yet, so the record starts here
+        self.all_max_iters = sorted({*self.all_max_iters, cfg.max_iters})
         now = dict(commit=write.find_commit(), torch=str(torch.__version__), device_name=place.name)
-        self.origin |= {key: sorted({text, *self.origin.get(key, [])}) for key, text in now.items()}
+        for key, text in now.items():  # {"commit": ["1a2b3c", "4d5e6f"], ...}; the code may change while this runs
+            self.origin[key] = sorted({text, *self.origin.get(key, [])})
+
+        # 3) all processes have to agree on the run and the step, or each would train something else
         place.require_same(write.identity(self.run, self.out) | dict(step=self.step))
         place.say(f"{self.out}: {self.run['n_params'] / 1e6:.2f} M parameters, on {place.world} x {place.device} "
                   f"({cfg.dtype}); from step {self.step:,} to {cfg.max_iters:,} on {len(self.corpus.train):,} tokens")
+
+        # 4) wrap the model into DDP: it copies the weights of process 0 to the others now, and averages gradients later
         if place.world > 1:
-            # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
-            # the others now, and takes the mean of their gradients in every step.
             self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+
+        # 5) compile the model (the one inside of DDP)
         is_compiled = cfg.compile == "on" or (cfg.compile == "auto" and place.device.type == "cuda")
         if is_compiled and self.step < cfg.max_iters:
-            # The model inside of DDP. dynamic=False: shapes never change, as every row has K masked tokens.
-            self.model.compile(dynamic=False)
+            place.say("compiling the model ... (takes a minute)")
+            self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
+            # torch compiles at the first use, so use it once here, or the clock would count it as a slow step
             _, micro_batch = self.loader.micro_batches(self.loader.batch("train", 0))[0]
             with self.autocast:
-                self.net(*micro_batch).backward()  # torch compiles a model when it is first used
+                self.net(*micro_batch).backward()
             self.model.zero_grad()
+
+    def load(self, checkpoint):
+        """Puts the state of a checkpoint back: weights, optimizer, scaler, step and rows."""
+        # subtle: the optimizer's state_dict also holds learning rate, betas and weight decay, maybe older ones.
+        # We want those of the code, so remember them before loading, and put them back after
+        wanted = [dict(group) for group in self.optimizer.param_groups]
+        for name, x in self.stateful.items():
+            x.load_state_dict(checkpoint[name])
+        for group, hyperparameters in zip(self.optimizer.param_groups, wanted, strict=True):
+            group.update(hyperparameters)
+        for name, ours in self.SAVED.items():
+            setattr(self, ours, checkpoint[name])
+        # ckpt.pt is written first. If the run was killed right after it, the CSV files are one evaluation behind
+        if self.place.rank == 0:
+            write.write_files(self.out, self.run | checkpoint)
 
 
 # ---- the model, its optimizer, its W_q and W_k -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a program does before all else. It imports this package before what needs Python 3.11."""
+"""What all programs share. They import this package before what needs Python 3.11."""
 
 import argparse
 import ctypes
@@ -21,3 +21,13 @@ def keep_memory():
     if hasattr(libc, "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no large tensor has memory of its own, which would go back with it
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: free memory at the end of all does not go back either
+
+
+def printable(text):
+    """Returns the text with ? for control characters. A name may be somebody else's, and hold any characters."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def fixed(number, digits, sign=""):
+    """Returns a number as a text with so many digits, and without a minus if they are all 0."""
+    return f"{round(float(number), digits) + 0.0:{sign}.{digits}f}"  # float: numpy rounds 2.675 up

@@ -7,7 +7,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 
 from .atomic import replacing
-from .names import printable
+from . import printable
 
 ENCODER, DECODER = "#2166ac", "#8e3b9e"
 COLOURS = {"encoder": ENCODER, "decoder": DECODER, "causal unknown": "0.5"}

@@ -46,7 +46,7 @@ def drawn(monkeypatch):
 def analysed(tmp_path, monkeypatch, capsys):
     """
     Runs analyze.py in tmp_path, with --csv=s.csv or without -> status (or the line in which it ended), table (what is
-    in s.csv, and "" where a cell is empty), out, err.
+    in s.csv, and "" where a cell is empty), out, err. An s.csv that is there is removed before, unless keep=True.
     """
     import pandas
 
@@ -54,10 +54,13 @@ def analysed(tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
 
-    def analysed(*argv, csv=True):
+    def analysed(*argv, csv=True, keep=False):
+        if not keep:
+            Path("s.csv").unlink(missing_ok=True)
         with pytest.raises(SystemExit) as e:
             analyze.main([*map(str, argv), *(["--csv=s.csv"] if csv else [])])
-        table = pandas.read_csv("s.csv").astype(object).fillna("") if Path("s.csv").exists() else None
+        is_written = Path("s.csv").exists() and Path("s.csv").stat().st_size > 0
+        table = pandas.read_csv("s.csv").astype(object).fillna("") if is_written else None
         out, err = capsys.readouterr()
         return SimpleNamespace(status=e.value.code, table=table, out=out, err=err)
 

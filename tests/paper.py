@@ -19,11 +19,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from analyze import directionality, symmetry, wqk
+
 from config import load, run_file
 from data import take_no_arguments
 from data.batches import mask_tokens
-from data.wqk import multiply
+from analyze import directionality, multiply, symmetry, wqk
 from data.sympy import prepare
 from model import ModelConfig, Transformer, rows_at
 from tests.lives import make_trainer

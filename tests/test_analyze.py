@@ -12,7 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, LlamaConfig, T5Config, logging
 
 import analyze
-from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry
+from analyze import directionality, directionality_eq17, scores, symmetry
+from data.pretrained import tables
+from data.pretrained.scoring import layer_factors
 from tests.toy import model_folder
 
 logging.disable_progress_bar()
@@ -126,12 +128,19 @@ def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored
     assert list(map(float, printed.split())) == pytest.approx([defined(m)[0] for m in wqk_of(PAIRS)], abs=1e-6)
 
 
-@pytest.mark.parametrize("first, second", [("analyze.data.names", "data.names"), ("data.names", "analyze.data.names")])
-def test_whoever_catches_the_errors_of_data_catches_those_of_analyze(first, second):
-    code = (f"import analyze, sys, importlib\nsys.modules.pop('analyze.data.names')\n"
-            f"first, second = map(importlib.import_module, {[first, second]})\n"
-            "assert first is not second and first.CheckpointError is second.CheckpointError")
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+@pytest.mark.parametrize("has_data", [True, False])
+def test_the_science_needs_torch_alone_and_errors_are_of_one_class_beside_another_data(tmp_path, has_data):
+    """`from analyze import scores` loads no file of ours but analyze.py; a CheckpointError is caught by its name there."""
+    if has_data:
+        (tmp_path / "data.py").write_text("MINE = True\n")
+    code = (f"import sys\nsys.path.append({str(ROOT)!r})\n"
+            "from analyze import scores\n"
+            f"print([name for name, x in sys.modules.items() if str(getattr(x, '__file__', '')).startswith({str(ROOT)!r})])\n"
+            "import analyze\n"
+            "try:\n    analyze.score_model('./nothing')\n"
+            "except analyze.CheckpointError as e:\n    print(type(e).__module__)")
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True).splitlines()
+    assert printed == ["['analyze']", "data_of_analyze.pretrained" if has_data else "data.pretrained"]
 
 
 # ---- where numbers run out ---------------------------------------------------------------------------------------
@@ -248,36 +257,48 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     assert "gamma = nan, expected a number" in analysed("--hf", "m", "--gamma=nan", csv=False).err
 
 
-def test_models_in_the_csv_are_not_scored_again_and_those_that_are_not_asked_for_stay(analysed):
-    first = analysed("--hf", bert("a"), model(T5, "b"), "--per_head")
-    second = analysed("--hf", "./b/", model(LLAMA, "c"), "--per_head")  # b is known by its folder, however it is called
-    assert (first.status, second.status) == (0, 0) and "b/: read" not in second.err and "c: read" in second.err
-    n = len(first.table)
-    assert second.table[:n].equals(first.table) and set(second.table.model[n:]) == {"c"}
-    other = analysed("--hf", "b", "--per_head", "--gamma=1")  # scores of another kind are not mixed with them
-    assert "b: read" in other.err and other.out != analysed("--hf", "b", "--per_head").out
+def test_a_csv_is_a_new_file_that_is_complete_after_every_model(analysed, monkeypatch):
+    names = bert("a"), model(T5, "b")
+    assert analysed("--hf", "a", "--gamma=1", csv=False).out != analysed("--hf", "a", csv=False).out
+    n_rows = []  # in the file, whenever a model begins
+    count = lambda name: n_rows.append(len(Path("s.csv").read_text().splitlines())) or Path(name).resolve()
+    monkeypatch.setattr(tables, "known_as", lambda name, known_as=tables.known_as: known_as(count(name)))
+    first = analysed("--hf", *names, "--per_head")
+    assert first.status == 0 and n_rows[0] == 0 and n_rows[-1] == 1 + len(first.table.query("model == 'a'"))
+    before = Path("s.csv").read_bytes()
+    again = analysed("--hf", bert("c"), keep=True)
+    assert again.status == "analyze.py: s.csv is there already, with a, b: give another --csv for the rest"
+    assert Path("s.csv").read_bytes() == before and "c: read" not in again.err
+
+
+def test_of_two_commands_that_write_one_csv_the_second_is_refused_and_one_without_scores_leaves_none(analysed):
+    with tables.new_file("s.csv"):
+        assert "s.csv is there already, with no model" in analysed("--hf", bert("m"), keep=True).status
+    assert not Path("s.csv").exists()
+    assert analysed("--hf", "./nothing").status == 1 and not Path("s.csv").exists()
 
 
 def test_a_csv_of_something_else_is_named_and_stays_as_it_is(analysed):
     Path("s.csv").write_text("layer,symmetry\n0,x\n")
-    assert "s.csv holds something else" in analysed("--hf", bert("m")).status
+    assert "s.csv is there already, with a row without a model" in analysed("--hf", bert("m"), keep=True).status
     assert Path("s.csv").read_text() == "layer,symmetry\n0,x\n"
 
 
 def test_a_csv_is_whole_or_as_it_was_if_the_disk_is_full(analysed, monkeypatch):
-    analysed("--hf", bert("a"))
-    other = bert("b")
-    before = Path("s.csv").read_bytes()
+    names, whole = [bert("a"), bert("b")], []  # the file after the first model
 
     def write_half(path, data):
+        written = data if not whole else data[: len(whole[0]) + 50]
         with open(path, "wb") as file:
-            file.write(data[: len(before) + 50])
-        raise OSError(28, "No space left on device")
+            file.write(written)
+        if whole:
+            raise OSError(28, "No space left on device")
+        whole.append(data)
 
     with monkeypatch.context() as full:
         full.setattr(Path, "write_bytes", write_half)
-        assert "No space left" in analysed("--hf", other).status
-    assert Path("s.csv").read_bytes() == before
+        assert "No space left" in analysed("--hf", *names).status
+    assert Path("s.csv").read_bytes() == whole[0]
 
 
 def test_a_model_that_is_named_twice_is_scored_once(analysed):
@@ -326,10 +347,8 @@ def test_w_qk_of_every_layer_is_read_when_it_is_asked_for(tmp_path):
 
 
 def test_matrices_are_of_the_last_layer_and_a_dot_is_an_entry_and_its_mirror_image(drawn, analysed):
-    name = bert("m")
-    for _ in range(2):  # the second time its scores are in the file, and the matrix is not
-        assert len(analysed("--hf", name, "--matrices=f.png").table) == 3
-    matrix, pairs = drawn[1].axes
+    assert len(analysed("--hf", bert("m"), "--matrices=f.png").table) == 3
+    matrix, pairs = drawn[0].axes
     m = wqk_of(PAIRS)[-1]
     order = np.argsort(-(np.linalg.norm(m, axis=1) ** 2 + np.linalg.norm(m, axis=0) ** 2))  # longest row and column
     m = m[order][:, order]

@@ -1,9 +1,10 @@
-"""What chance gives (data/wqk.py), against matrices that are drawn. pytest tests/test_chance.py"""
+"""What chance gives (analyze.py), against matrices that are drawn. pytest tests/test_chance.py"""
 
 import pytest
 import torch
 
 import analyze
+from data.pretrained.scoring import score_row
 
 N, DRAWS = 96, 400
 torch.manual_seed(0)
@@ -24,7 +25,7 @@ def test_95_of_100_matrices_that_are_turned_at_random_have_a_directionality_with
     """Of U diag(s) V^T. The limit depends on s. If few s are not 0, it comes from Gram matrices."""
     u, v = rotations
     s = SPECTRA[name].double()
-    limit = analyze.score_row(torch.diag(s)[:, s > 0], torch.eye(N)[:, s > 0], 2.0)["directionality_95"]
+    limit = score_row(torch.diag(s)[:, s > 0], torch.eye(N)[:, s > 0], 2.0)["directionality_95"]
     inside = (analyze.directionality((u * s) @ v.mT).abs() <= limit + 1e-9).double().mean()
     assert 0.91 < inside < 0.99 or limit in (0, 1)
     assert (limit == 0) == (name == "rotation")
@@ -33,11 +34,11 @@ def test_95_of_100_matrices_that_are_turned_at_random_have_a_directionality_with
 @pytest.mark.parametrize("r", [8, N])  # with Gram matrices, and without
 def test_the_limit_does_not_depend_on_the_size_of_the_weights_and_stands_if_heads_all_but_cancel(r):
     w_q, w_k = torch.randn(2, N, r).double()
-    limit = analyze.score_row(w_q, w_k, 2.0)["directionality_95"]
+    limit = score_row(w_q, w_k, 2.0)["directionality_95"]
     large = 1e4 * torch.randn(N, r).double()
     cancelling = torch.cat([w_q + large, -large], 1), torch.cat([w_k, w_k], 1)  # all but: the same M
     for factors in cancelling, (w_q * 1e-30, w_k), (w_k, w_q):
-        assert analyze.score_row(*factors, 2.0)["directionality_95"] == pytest.approx(limit, rel=0.12)
+        assert score_row(*factors, 2.0)["directionality_95"] == pytest.approx(limit, rel=0.12)
 
 
 # common: of both sides. Of 200 dimensions none is drawn, unless few dominate.
@@ -48,7 +49,7 @@ def test_random_matrices_in_the_directions_of_another_have_its_mean_and_limit_an
     u, s, vt = torch.linalg.svd(w_q @ w_k.T)
     z = torch.randn(128_000 // C, C, C).double()
     drawn = analyze.symmetry((u * s) @ u.T @ z @ (vt.T * s) @ vt)
-    row = analyze.score_row(1e-20 * w_q, w_k, 2.0)
+    row = score_row(1e-20 * w_q, w_k, 2.0)
     mean, limit = row["symmetry_chance"], row["symmetry_95"]
     assert drawn.mean().item() == pytest.approx(mean, rel=0.2)
     assert drawn.std() < 1.05 * 2**0.5 * mean

@@ -11,8 +11,8 @@ import torch
 from huggingface_hub import close_session, constants, hf_hub_download
 from safetensors.torch import save
 
-from analyze.data.pretrained.checkpoint import open_checkpoint
-from analyze.data.pretrained.folders import find_source
+from data.pretrained.checkpoint import open_checkpoint
+from data.pretrained.folders import find_source
 from tests.toy import (CONFIG, FILE, INDEX, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
                        one_line, read, refusal, stacks_of)
 

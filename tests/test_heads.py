@@ -8,7 +8,7 @@ import torch
 import analyze
 from config import ConfigError, load
 from data.export import to_bert
-from data.wqk import head_products, parts_of_symmetry
+from analyze import parts_of_symmetry
 from model import ModelConfig, Transformer
 from tests.exercises.offsets import offset_logits
 from tests.lives import checkpoint, run, scores
@@ -17,7 +17,7 @@ C, D = 12, 3
 
 
 def parts_of(w_q, w_k):
-    return parts_of_symmetry(*head_products(w_q, w_k))
+    return parts_of_symmetry(w_q, w_k)
 
 
 def split(a):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from analyze.data.pretrained.checkpoint import CheckpointError
-from analyze.data.pretrained.layouts import find_stacks
+from data.pretrained import CheckpointError
+from data.pretrained.layouts import find_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 BOTH = range(2)  # layers

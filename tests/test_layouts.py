@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from analyze.data.pretrained.architectures import NO_SOFTMAX, TABLE
-from analyze.data.pretrained.layouts import find_stacks
-from analyze.data.pretrained.checkpoint import open_checkpoint
+from data.pretrained.architectures import NO_SOFTMAX, TABLE
+from data.pretrained.layouts import find_stacks
+from data.pretrained.checkpoint import open_checkpoint
 from tests.tiny_models import (CASES, NOT_RUN, build, configuration_auto, inputs, saved, shapes, small_config,
                                transformers)
 from tests.toy import stacks_of

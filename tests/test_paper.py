@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import init
-from analyze import directionality, directionality_eq17, split_heads, symmetry, wqk
+from analyze import directionality, directionality_eq17, symmetry, wqk
+from data.pretrained.scoring import split_heads
 from model import MLP, ModelConfig
 from tests.paper import batch_of, betas, exact, float64, fresh, gradient_of_wqk  # noqa: F401
 

@@ -93,22 +93,23 @@ def test_a_corpus_that_is_too_small_is_refused_where_tokens_would_be_validated_o
 def test_rows_of_fewer_keys_than_queries_are_refused():
     w_q, w_k = torch.randn(2, 1, 12, 6)  # of two key heads for four query heads, as layer_factors returns them
     with pytest.raises(ConfigError, match=r"W_q or W_k is \(1, 12, 6\), expected \(L, C, C\)"):
-        write.score_rows(0, "wqk", [2], (w_q, w_k), None, analyze.scores)
+        write.score_rows(0, "wqk", [2], (w_q, w_k), None)
 
 
-def test_a_score_of_a_fork_has_a_name_of_its_own_and_a_number_for_each_head():
+def test_a_score_of_a_fork_has_a_name_of_its_own_and_a_number_for_each_head(monkeypatch):
     for numbers, error in (dict(symmetry=torch.ones(2), chance=torch.ones(2)), TypeError), (
             dict(symmetry=torch.ones(2), size=torch.tensor(1.0)), RuntimeError):
         of_fork = namedtuple("Scores", numbers)(**numbers)
+        monkeypatch.setattr(write, "scores", lambda *_, of_fork=of_fork: of_fork)
         with pytest.raises(error):
-            write.score_heads(*torch.randn(4, 2, 12, 3), lambda *_: of_fork)
+            write.score_heads(*torch.randn(4, 2, 12, 3))
 
 
 @pytest.mark.parametrize("size", [1e-5, 1])
 def test_the_rows_of_a_run_are_the_definitions_of_each_head_layer_and_update(size):
     old = torch.randn(2, 2, 12, 12)  # W_q and W_k of two layers, (2, L, C, C), in float32, as a run holds them
     new = old + size * torch.randn_like(old)  # if it is small, W_qk - its old value would lose most digits
-    rows = write.score_rows(5, "positions", [3, 3], new, old, analyze.scores)
+    rows = write.score_rows(5, "positions", [3, 3], new, old)
     places = list(product([5], ["positions"], [0, 1], ["", 0, 1, 2]))
     assert [(row["step"], row["matrix"], row["layer"], row["head"]) for row in rows] == places
     for row in rows:

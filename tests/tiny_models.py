@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from analyze.data.pretrained.architectures import TABLE
+from data.pretrained.architectures import TABLE
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.auto import configuration_auto, modeling_auto  # noqa: E402

@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from analyze.data.pretrained.checkpoint import CheckpointError, open_checkpoint
-from analyze.data.pretrained.layouts import find_stacks
+from data.pretrained import CheckpointError
+from data.pretrained.checkpoint import open_checkpoint
+from data.pretrained.layouts import find_stacks
 
 N_LAYER, N_EMBD = 4, 256
 CONFIG = b'{"model_type": "toy", "num_hidden_layers": 4}'

@@ -1,5 +1,5 @@
 """
-What is a symmetric layer made of? Its symmetry is the sum of three parts (data/wqk.py): what each head has by itself
+What is a symmetric layer made of? Its symmetry is the sum of three parts (analyze.py): what each head has by itself
 (own_heads), symmetric parts that heads share (shared), and heads that are like the transpose of each other (mirror).
 And what does it cost to impose one of them? With tie=same every W_k is the W_q of its head for good, as in the paper's
 symmetric initialization, which training may leave. With tie=mirror the W_k of each of two heads is the W_q of the

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from ..names import require
+from . import require
 
 
 def pick(config, kind, *keys, default=None):

@@ -8,7 +8,7 @@ import csv
 import re
 from pathlib import Path
 
-from ..names import require
+from . import require
 
 # Names in a block of attention that change no query or key: of outputs, norms, positions, masks and biases.
 with open(Path(__file__).parent / "beside.csv", encoding="utf-8", newline="") as file:

@@ -22,7 +22,7 @@ from typing import Callable, NamedTuple
 import torch
 from tqdm import tqdm
 
-from ..names import CheckpointError, only_checkpoint_errors, require
+from . import CheckpointError, only_checkpoint_errors, require
 from .folders import SUFFIXES, Folder, find_source, open_folder
 
 # Of a folder the first of these is read. ckpt.pt is of train.py or nanoGPT; an export beside it may be older.

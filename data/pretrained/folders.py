@@ -17,7 +17,8 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff
 from tqdm import tqdm
 
-from ..names import only_checkpoint_errors, printable, require
+from .. import printable
+from . import only_checkpoint_errors, require
 
 SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # of the files that can be read
 WAIT = 10  # seconds without a byte

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from .beside import PREDICTING, is_cross_attention, is_of, looks_like_query, refuse_changed
-from ..names import CheckpointError, only_checkpoint_errors, require
+from . import CheckpointError, only_checkpoint_errors, require
 from .forms import FORMS
 from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)

@@ -5,8 +5,8 @@ import textwrap
 import numpy as np
 import pandas
 
+from .. import fixed
 from ..drawing import COLOURS, HEIGHT, KINDS, draw_bar, figure, put_legend, put_titles, put_zero, short, styles
-from ..names import fixed
 from .tables import STACK, whole_layers
 
 DRAWN = "symmetry", "directionality"
@@ -14,14 +14,14 @@ LINES = 4  # models of which each is drawn by layer
 DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix
 
 
-def draw(tables, scored, args):
-    """Draws what analyze.py --plot and --matrices ask for. scored: a ScoredModel for each matrix."""
+def draw(scored, args):
+    """Draws what analyze.py --plot and --matrices ask for. scored: a list of ScoredModels."""
     if args.plot:
-        stacks = pandas.concat(tables).groupby(STACK, sort=False)
+        stacks = pandas.concat([model.table for model in scored]).groupby(STACK, sort=False)
         named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
-        plot = plot_layers if len(tables) <= LINES else plot_sizes
+        plot = plot_layers if len(scored) <= LINES else plot_sizes
         plot(named, args.plot)
-    if args.matrices and scored:
+    if args.matrices:
         with figure(args.matrices, len(scored), 2, height=3.3) as axes:
             for panels, model in zip(axes, scored):
                 draw_pair(panels, model)

@@ -1,20 +1,23 @@
 """Scores of pretrained models as tables: a DataFrame, the CSV file of analyze.py --csv, and what is printed."""
 
+import contextlib
+import csv
 import os
 from pathlib import Path
 
 import pandas
 
+from .. import fixed, printable
 from ..atomic import replacing
-from ..names import fixed, printable, require
+from . import CheckpointError, require
 from .folders import find_source
 
 # Columns of a table, beside the scores. A row is of one layer, or of one of its heads.
 COLUMNS = {
     "layer": int,
-    "symmetry_chance": float,  # the mean symmetry of random matrices in the directions of W_qk (data/wqk.py)
+    "symmetry_chance": float,  # the mean symmetry of random matrices in the directions of W_qk (analyze.py)
     "symmetry_95": float,  # of a layer of at most 1,024 dimensions: 95 % of these matrices are below it
-    "own_heads": float,  # of a layer, with --per_head: its symmetry is own_heads + shared + mirror (data/wqk.py)
+    "own_heads": float,  # of a layer, with --per_head: its symmetry is own_heads + shared + mirror (analyze.py)
     "shared": float,
     "mirror": float,
     "directionality_95": float,  # of a layer: 95 % of random directionalities are between minus this and this
@@ -61,33 +64,35 @@ def whole_layers(table):
 # ---- the CSV file ------------------------------------------------------------------------------------------------
 
 
-def read_scores(path, scores):
-    """Returns the table in a file, empty if there is none. Raises CheckpointError if it holds something else."""
-    types = column_types(scores)
-    if not path or not os.path.exists(path):
-        return pandas.DataFrame(columns=list(types)).astype(types)
-    with open(path, encoding="utf-8", errors="replace") as f:
-        require(f.readline().strip() == ",".join(types), f"{path} holds something else: give another --csv")
-    empty = {name: [""] for name, kind in types.items() if kind != "str"}  # elsewhere "" is a text, and so is "NA"
-    table = pandas.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
-    return table.drop_duplicates(["source", "stack", "layer", "head", "gamma"], keep="last")
+@contextlib.contextmanager
+def new_file(path):
+    """Makes an empty file for a block, which is removed if nothing was written. Raises CheckpointError if it is there."""
+    if not path:
+        yield
+        return
+    try:
+        open(path, "x").close()  # of two programs one makes it, and the other ends here
+    except FileExistsError:
+        raise CheckpointError(f"{path} is there already, with {models_in(path)}: give another --csv for the rest") from None
+    try:
+        yield
+    finally:
+        if os.path.getsize(path) == 0:
+            os.remove(path)
 
 
-def rows_of(table, name, args):
-    """Returns the rows of a model that was scored with the same options, none if it has to be scored."""
-    same = dict(source=known_as(name), gamma=args.gamma)
-    rows = table[(table[list(same)] == pandas.Series(same)).all(axis="columns")]
-    if not args.per_head:
-        return whole_layers(rows)
-    return rows if rows["head"].notna().any() else rows[:0]
+def models_in(path):
+    """Returns in words which models a CSV file has."""
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        names = dict.fromkeys(row.get("model") for row in csv.DictReader(file))
+    return printable(", ".join(name or "a row without a model" for name in names)) or "no model"
 
 
-def add_scores(path, rows):
-    """Adds the rows of one model to a CSV file, which is written anew, so that no half of it is left on a full disk."""
-    before = Path(path).read_bytes() if os.path.exists(path) else b""
-    text = rows.to_csv(index=False, header=not before, lineterminator="\n")
+def write_scores(path, models):
+    """Writes the rows of some ScoredModels. The file is complete or as it was, also on a full disk."""
+    table = pandas.concat([model.table for model in models])
     with replacing(path) as temporary:
-        temporary.write_bytes(before + text.encode())
+        temporary.write_bytes(table.to_csv(index=False, lineterminator="\n").encode())
 
 
 # ---- what is printed ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pandas
 
 from config import require
 from config.plan import STEPS_TO, is_of_losses, task_keys, task_of
-from data.names import fixed
+from data import fixed
 from data.runs.statistics import MIN_PAIRS, first_step, holm, of_differences, speed_up
 
 OF_ARMS = ["symmetry", "chance", "beyond", "heads", "directionality", "positions", "positions_chance"]

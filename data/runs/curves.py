@@ -3,7 +3,7 @@
 import pandas
 
 from data.drawing import HEIGHT, draw_layers, figure, put_legend, put_steps, put_titles, put_zero, short
-from data.names import fixed
+from data import fixed
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
           "directionality": "directionality of $W_{qk}$", "positions": "symmetry of positions",

@@ -20,52 +20,59 @@ from pathlib import Path
 import pandas
 import torch
 
+from analyze import limit_of_symmetry, multiply, parts_of_symmetry, scores
 from config import ROOT, TrainConfig, as_now, may_differ, require
 from data.atomic import remove_leftovers, replacing, write_json
-from data.wqk import head_products, limit_of_symmetry, multiply, parts_of_symmetry
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def score_rows(step, matrix, n_heads, new, previous, scores, is_end=False):
+def score_rows(step, matrix, n_heads, new, previous, is_end=False):
     """
     Returns the rows of scores.csv at one step, each {column: a number}. Column `head` is "" for a layer.
 
-    matrix: "wqk", or "positions", which untied positions have. n_heads: of each layer. new: W_q and W_k of all layers,
-    (L, C, C) each; previous: the same when scores were last written, or None. scores: the function of analyze.py.
-    update_symmetry is that of the change of W_qk since then (Theorem 2.4). is_end: layers of at most 1,024 dimensions
-    get a symmetry_95, what 95 % of random matrices are below.
+    matrix: "wqk", or "positions" for the matrix of untied positions. n_heads: a number for each layer. new: W_q and W_k
+    of all layers, (L, C, C) each; previous: the same when scores were last written, or None. is_end: at the last step
+    layers of at most 1,024 dimensions have a symmetry_95 as well.
     """
-    for w in new:  # or heads would be cut in the wrong places, as of grouped keys
+    for w in new:  # grouped keys would not fit, and heads would be cut in the wrong places
         require(w.shape[1] == w.shape[2], f"{matrix}: W_q or W_k is {tuple(w.shape)}, expected (L, C, C) of stacked_qk")
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
     for layer, n_head in enumerate(n_heads):
+        # score the layer, as if it were one head with D = C
         factors = [w[layer] for w in (*new, *previous)]  # W_q, W_k, and both before: (C, C) each
-        whole = [w[None] for w in factors]  # the layer is scored as one head with D = C
+        [of_layer] = score_heads(*[w[None] for w in factors])
+
+        # score its heads
         heads = [w.unflatten(-1, (n_head, -1)).movedim(-2, 0) for w in factors]  # (H, C, D) each
-        scored = score_heads(*whole, scores) + score_heads(*heads, scores)
-        for head, row in zip(["", *range(n_head)], scored, strict=True):
+        of_heads = score_heads(*heads)
+
+        # what only a layer has; the cells of its heads stay empty
+        of_layer |= parts_of_symmetry(*heads[:2])
+        of_layer["symmetry_95"] = math.nan
+        if is_end and len(factors[0]) <= 1024:  # wider ones would take longer than all else
+            of_layer["symmetry_95"] = limit_of_symmetry(multiply(*factors[:2]))
+
+        for head, row in zip(["", *range(n_head)], [of_layer, *of_heads], strict=True):
             rows.append(dict(step=step, matrix=matrix, layer=layer, head=head) | row)
-        # The whole layer has parts and, at the end, a limit. Its heads have empty cells.
-        limit = math.nan
-        if is_end and new[0].shape[1] <= 1024:
-            limit = limit_of_symmetry(multiply(*factors[:2]))
-        rows[-1 - n_head] |= parts_of_symmetry(*head_products(*heads[:2])) | dict(symmetry_95=limit)
     return rows
 
 
-def score_heads(w_q, w_k, p_q, p_k, scores):
-    """Returns for each of H heads the scores of its W_qk, {name: a number}. W_q, W_k, and before: (H, C, D) each."""
+def score_heads(w_q, w_k, p_q, p_k):
+    """
+    Returns for each of H heads the scores of its W_qk, {name: a number}. W_q, W_k, and both before: (H, C, D) each.
+    update_symmetry is the symmetry of the change of W_qk since then (Theorem 2.4).
+    """
     #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
     # The right side subtracts before it multiplies, so a small change keeps its digits.
     left = torch.cat([w_q - p_q, p_q], -1)  # (H, C, 2 D)
     right = torch.cat([w_k, w_k - p_k], -1)  # (H, C, 2 D)
     of_run = dict(update_symmetry=scores(left, right).symmetry, chance=multiply(w_q, w_k).mean_symmetry())
     columns = dict(**scores(w_q, w_k)._asdict(), **of_run)  # (H,) each; a TypeError if two have one name
-    numbers = {name: values.view(len(w_q)).tolist() for name, values in columns.items()}
-    return pandas.DataFrame(numbers).to_dict("records")
+    numbers = [values.view(len(w_q)).tolist() for values in columns.values()]
+    return [dict(zip(columns, row)) for row in zip(*numbers)]
 
 
 def add_rows(text, rows, float_format):

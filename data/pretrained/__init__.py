@@ -1,0 +1,30 @@
+"""Reads and scores the models of others. Here is the one error of this package."""
+
+import contextlib
+
+from .. import printable
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be read, or it is not certain what is q and k. str(e) is one line that says what to do."""
+
+    def __init__(self, message):
+        super().__init__(printable(message))
+
+
+def require(condition, message):
+    """Raises CheckpointError unless the condition is true."""
+    if not condition:
+        raise CheckpointError(message)
+
+
+@contextlib.contextmanager
+def only_checkpoint_errors(what):
+    """Turns every error that the bytes of a checkpoint can cause into a CheckpointError that names `what`."""
+    try:
+        yield
+    except (CheckpointError, NameError, ImportError, AssertionError):  # the last three only a bug of ours can cause
+        raise
+    except Exception as e:
+        said = " ".join(str(e).split())
+        raise CheckpointError(f"{what} cannot be read ({type(e).__name__}: {said:.300})") from e

@@ -1,0 +1,68 @@
+"""The command of analyze.py: it scores models one by one, prints tables, and draws."""
+
+import argparse
+import sys
+
+import torch
+
+import analyze
+
+from .. import keep_memory, printable
+from . import CheckpointError, tables
+from .scoring import score_model
+
+
+def read_command(argv):
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(description=analyze.__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME", help="names, ids or paths")
+    parser.add_argument("--csv", metavar="FILE", help="write the scores to a new FILE, after every model")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer; of more than 4 models, by size")
+    parser.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
+    parser.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
+    parser.add_argument("--gamma", type=float, default=analyze.GAMMA,
+                        help="standard deviations from which a norm counts (2)")
+    args = parser.parse_args(argv)
+    for path in filter(None, (args.plot, args.matrices)):
+        if not path.endswith((".png", ".pdf", ".svg", ".jpg")):  # or it would be known only after the work
+            parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")
+    return args
+
+
+def report_models(args):
+    """Scores the models, prints and draws them. Returns True if a model could not be scored."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    scored, has_failed = {}, False  # {path or id: ScoredModel}
+    for name in args.hf:
+        try:
+            source = tables.known_as(name)
+            if source in scored:  # it was named twice
+                continue
+            scored[source] = score_model(name, args.gamma, args.per_head, device)
+        except CheckpointError as e:  # say which, and go on with the others
+            print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
+            has_failed = True
+            continue
+        print(printable(f"{name}: {scored[source].note}"), file=sys.stderr)
+        if args.csv:  # at once, so that nothing is lost if this is stopped
+            tables.write_scores(args.csv, scored.values())
+
+    if scored:
+        tables.show_scores([model.table for model in scored.values()], args)
+    if scored and (args.plot or args.matrices):
+        from . import pictures  # and matplotlib with it
+
+        pictures.draw([*scored.values()], args)
+    return has_failed
+
+
+def main(argv):
+    keep_memory()
+    args = read_command(argv)
+    try:
+        with tables.new_file(args.csv):
+            has_failed = report_models(args)
+    except (CheckpointError, OSError) as e:  # OSError: a file cannot be read or written
+        sys.exit(f"analyze.py: {e}")
+    sys.exit(has_failed)

@@ -1,0 +1,137 @@
+"""
+Scores every layer of a model, and with per_head every head: score_model and score_layers of analyze.py.
+
+Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, r = D for a head and Hkv D for a layer.
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+
+import analyze
+from analyze import GAMMA, in_float64, limit_of_directionality, limit_of_symmetry, measure_wqk, parts_of_symmetry
+
+from .. import printable
+from . import CheckpointError, require, tables  # noqa: F401, the first is analyze.CheckpointError
+from .checkpoint import open_checkpoint
+from .layouts import find_stacks
+
+
+class ScoredModel(NamedTuple):
+    """What score_model and score_layers return. Printed, it is a table of layers."""
+
+    table: Any  # a DataFrame: a row for each layer, and with per_head for each head (tables.COLUMNS)
+    note: str  # how much was read, and what was left out
+    readers: dict  # {(stack, layer): a function that reads its heads w_q (H, C, D) and w_k (Hkv, C, D)}
+
+    def wqk(self, layer, stack=""):
+        """W_qk of a layer, (C, C), in float64. It is read again, so that no model has to fit into the memory."""
+        require((stack, layer) in self.readers, f"no layer {layer} of stack {stack!r} to read: see the table")
+        w_q, w_k = layer_factors(*self.readers[stack, layer]())
+        return analyze.wqk(in_float64(w_q), in_float64(w_k))
+
+    def __repr__(self):
+        return tables.layer_table(self.table)
+
+
+def score_layers(layers, heads=(1, 1), gamma=GAMMA, per_head=False):
+    """
+    Score the layers of a model of your own. layers: a list of pairs, each two plain nn.Linear (a subclass may hide an
+    adapter), or W_q (C, H D) and W_k (C, Hkv D). heads: H and Hkv, needed if they differ, and for per_head. Raises
+    ValueError if they do not fit.
+
+        >>> score_layers([(block.wq, block.wk) for block in model.blocks], heads=(32, 8))
+    """
+    rows = []
+    for i, (q, k) in enumerate(layers):
+        # nn.Linear stores (out, in), and matrices come as (in, out)
+        matrices = [w.weight.T if type(w) is torch.nn.Linear else torch.as_tensor(w) for w in (q, k)]
+        w_q, w_k = [split_heads(w, n) for w, n in zip(matrices, heads)]  # (H, C, D), (Hkv, C, D)
+        if w_q.shape[1:] != w_k.shape[1:]:
+            raise ValueError(f"layer {i}: expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv)")
+        rows += [dict(layer=i, stack="") | row for row in rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}")]
+    common = dict(model="layers", source="", params=0, gamma=gamma)
+    return ScoredModel(tables.score_table(rows, common, analyze.SCORES), "in memory", {})
+
+
+@torch.no_grad()
+def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
+    """
+    Score every layer of a model: a name of data/published/models.csv, a Hub id, a folder, a file, or a module in
+    memory that has a config, as those of transformers. Raises CheckpointError, in one line, if it cannot be read.
+
+        >>> score_model("gpt2").wqk(layer=3)  # (C, C)
+    """
+    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
+    rows, readers = [], {}
+    # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        # 1) find out where q and k are, from the config and the names and shapes of tensors
+        opened = open_checkpoint(source)
+        shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
+        stacks, left_out = find_stacks(opened.config, shapes)
+        layers = [(stack, layer) for stack in stacks for layer in stack.layers]
+
+        # 2) read these alone, and only a few layers ahead: a model may be larger than the memory
+        stream = opened.stream([layer.names for _, layer in layers])
+        bar = tqdm(stream, printable(name), len(layers), leave=False, unit="layer", disable=None)
+        for (stack, layer), tensors in zip(layers, bar):
+            w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
+            common = dict(layer=layer.index, stack=stack.name, causal=stack.causal)
+            rows += [common | row for row in rows_of_layer(w_q, w_k, gamma, per_head, layer.names[0])]
+            readers[stack.name, layer.index] = partial(layer.read, opened)
+
+    common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma)
+    note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
+    return ScoredModel(tables.score_table(rows, common, analyze.SCORES), note, readers)
+
+
+@torch.no_grad()
+def rows_of_layer(w_q, w_k, gamma, per_head, name):
+    """The numbers of a layer for a table, and with per_head of each head: a list. w_q (H, C, D), w_k (Hkv, C, D)."""
+    require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
+    rows = [score_row(*layer_factors(w_q, w_k), gamma)]
+    require(not math.isnan(rows[0]["symmetry"]), f"{name}: W_qk of this layer is zero or NaN")
+    if per_head:
+        w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D), a key head for every query head
+        rows[0] |= parts_of_symmetry(w_q, w_k)
+        rows += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
+    return rows
+
+
+@torch.no_grad()
+def layer_factors(w_q, w_k):
+    """
+    The heads w_q (H, C, D) and w_k (Hkv, C, D) of a layer -> W_q and W_k (C, Hkv D), such that W_q W_k^T is the layer's
+    W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20). g(h) = h // (H / Hkv) is the key head of query head h.
+    """
+    # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5
+    #                                          \  |  /   \  |  /
+    #                                             k0        k1
+    # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so the queries of a group are added before the product.
+    groups = w_q.unflatten(0, (len(w_k), -1)).mT  # (Hkv, H / Hkv, D, C)
+    if groups.shape[1] > 1:
+        # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
+        w_q, w_k = in_float64(groups).sum(1).mT, in_float64(w_k)  # (Hkv, C, D) each
+    # Heads side by side, (C, Hkv D). If they are views of a Linear weight (Hkv D, C), no number is copied.
+    return w_q.mT.flatten(0, 1).mT, w_k.mT.flatten(0, 1).mT
+
+
+def split_heads(w, n_head):
+    """(C, H D) -> (H, C, D): head h is columns h D to (h + 1) D of W_q or W_k."""
+    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
+
+
+def score_row(w_q, w_k, gamma, head=None):
+    """The numbers of one W_qk for a table: {name: a number}. head: its number; None: a layer."""
+    measured = measure_wqk(w_q, w_k)
+    row = {name: function(measured, gamma).item() for name, function in analyze.SCORES.items()}
+    row["symmetry_chance"] = measured.product.mean_symmetry().item()
+    if head is None:
+        row["directionality_95"] = limit_of_directionality(measured.product, gamma)
+        if len(w_q) <= 1024 and math.isfinite(row["symmetry"]):  # wider layers would take longer than all else
+            row["symmetry_95"] = limit_of_symmetry(measured.product)
+    return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
