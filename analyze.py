@@ -13,7 +13,6 @@ W_qk is made of the raw weights, without biases, rotary positions, scaling, and 
 This file is the mathematics, and needs torch alone. What reads and scores models is in data/pretrained.
 """
 
-import functools
 import importlib.util
 import math
 import sys
@@ -201,7 +200,7 @@ class Factored(NamedTuple):
         return (square * self.gram_k).double().sum((-2, -1)) / self.energy().square()
 
     def stretch(self, g):
-        z = g @ self.w_q  # (DIRECTIONS, r), and |z W_k^T|^2 = z (W_k^T W_k) z^T
+        z = g @ self.w_q  # (..., r), and |z W_k^T|^2 = z (W_k^T W_k) z^T
         return (z @ self.gram_k * z).sum(1).clamp_min(0).sqrt() / g.norm(dim=1)
 
 
@@ -283,33 +282,11 @@ def parts_of_symmetry(w_q, w_k):
 # their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. If a few singular values are
 # far above the others, this formula can give half more than the mean, or little more than a third of it.
 #
-# Directionality. Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S.
-# If a few singular values are large, their norms differ much, and directionality is far from 0 by chance.
+# Directionality by chance: limit_of_directionality in data/pretrained/scoring.py.
 
-DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
-MATRICES = 512  # and so many matrices are made of these norms
 SYMMETRIES = 400  # so many random matrices are drawn for the limit of symmetry
 FEW = 128  # directions, up to which random matrices are cheap
 SEED = 0x5EED0F64A11D0AB5  # of what is drawn here. A model may be drawn with 0 or 1, and would be these very numbers
-
-
-@functools.lru_cache(maxsize=1)  # all layers of a model have the same size
-def draw_directions(C, device):
-    """Returns g ~ N(0, I), (DIRECTIONS, C), and which of them are the rows of matrices, (MATRICES, C)."""
-    generator = torch.Generator().manual_seed(SEED)
-    g = torch.randn(DIRECTIONS, C, generator=generator)
-    chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator)
-    return g.to(device), chosen.to(device)
-
-
-def limit_of_directionality(product, gamma):
-    """Returns d such that 95 of 100 random matrices in the directions of M (C, C) are between -d and d."""
-    # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
-    g, chosen = draw_directions(len(product.w_q), product.w_q.device)
-    norms = product.stretch(g)[chosen]  # (MATRICES, C)
-    # Row norms and column norms are drawn alike. Compare each with every other: d is then right to within a tenth.
-    rows, columns = excess(norms, gamma).chunk(2)  # (MATRICES / 2,)
-    return balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
 
 
 def limit_of_symmetry(product):

@@ -35,17 +35,19 @@ def report_models(args):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     scored, has_failed = {}, False  # {path or id: ScoredModel}
     for name in args.hf:
+        # score it, or say why not, and go on with the others
         try:
             source = tables.known_as(name)
             if source in scored:  # it was named twice
                 continue
             scored[source] = score_model(name, args.gamma, args.per_head, device)
-        except CheckpointError as e:  # say which, and go on with the others
+        except CheckpointError as e:
             print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
             has_failed = True
             continue
         print(printable(f"{name}: {scored[source].note}"), file=sys.stderr)
-        if args.csv:  # at once, so that nothing is lost if this is stopped
+        # write it at once, so that nothing is lost if this is stopped
+        if args.csv:
             tables.write_scores(args.csv, scored.values())
 
     if scored:

@@ -57,6 +57,7 @@ def plot_sizes(stacks, path):
     with figure(path, 1, 2, height, "Scores of pretrained models by size") as axes:
         for axis, score in zip(axes.flat, DRAWN):
             for number, (size, (name, rows)) in enumerate(zip(sizes, stacks), 1):
+                # what chance gives, in grey
                 kind, layers = kind_of(rows), whole_layers(rows)
                 mean, end = layers["symmetry_chance"].median(), layers["directionality_95"].median()
                 if score == "symmetry":
@@ -64,6 +65,8 @@ def plot_sizes(stacks, path):
                     axis.plot(size, mean, "_", ms=12, mew=2, color="0.6", label=label)
                 else:
                     axis.vlines(size, -end, end, color="0.85", lw=5, zorder=0, label="95 % of random matrices")
+
+                # the model itself, with a number that the legend explains
                 q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
                 draw_bar(axis, size, q1, median, q3, marker="o", color=COLOURS[kind], label=kind)
                 axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
@@ -77,6 +80,7 @@ def plot_sizes(stacks, path):
 
 def draw_pair(axes, model):
     """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
+    # read the matrix, and keep its dimensions with the longest rows and columns
     last = whole_layers(model.table).iloc[[-1]]
     kind, layer = kind_of(last), last.iloc[0]
     m = model.wqk(layer["layer"], layer["stack"])  # (C, C)
@@ -86,6 +90,8 @@ def draw_pair(axes, model):
     where = f"{layer['stack']} layer {layer['layer']}".strip()  # as in the table
     put_titles(axes, [textwrap.fill(f"{kind} {short(layer['model'])}: W_qk of {where}", 44),
                       f"symmetry {fixed(layer.symmetry, 2)}, directionality {fixed(layer.directionality, 2)}"])
+
+    # on the left, the first of these as a matrix
     matrix, pairs = axes
     n = min(LARGEST, len(m))
     strong = np.quantile(np.abs(m[:n, :n]), 0.97)  # the scores do not depend on the size of M, nor do the colours
@@ -95,6 +101,8 @@ def draw_pair(axes, model):
     matrix.set(xticks=[], yticks=[], ylabel="query side",
                xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
                       "red: above 0, blue: below; dashed: the diagonal")
+
+    # on the right, a dot for every pair of entries (i, j) and (j, i)
     i, j = np.triu_indices(len(m), 1)
     edge = 1.05 * np.quantile(np.abs(m), 0.999)
     pairs.axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)  # where M_ij = M_ji

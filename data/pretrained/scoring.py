@@ -4,20 +4,24 @@ Scores every layer of a model, and with per_head every head: score_model and sco
 Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, r = D for a head and Hkv D for a layer.
 """
 
+import functools
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
 
 import analyze
-from analyze import GAMMA, in_float64, limit_of_directionality, limit_of_symmetry, measure_wqk, parts_of_symmetry
+from analyze import (GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk,
+                     parts_of_symmetry)
 
 from .. import printable
 from . import CheckpointError, require, tables  # noqa: F401, the first is analyze.CheckpointError
 from .checkpoint import open_checkpoint
 from .layouts import find_stacks
+
+DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
+MATRICES = 512  # and so many matrices are made of these norms
 
 
 class ScoredModel(NamedTuple):
@@ -82,7 +86,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
             w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
             common = dict(layer=layer.index, stack=stack.name, causal=stack.causal)
             rows += [common | row for row in rows_of_layer(w_q, w_k, gamma, per_head, layer.names[0])]
-            readers[stack.name, layer.index] = partial(layer.read, opened)
+            readers[stack.name, layer.index] = functools.partial(layer.read, opened)
 
     common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma)
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
@@ -135,3 +139,24 @@ def score_row(w_q, w_k, gamma, head=None):
         if len(w_q) <= 1024 and math.isfinite(row["symmetry"]):  # wider layers would take longer than all else
             row["symmetry_95"] = limit_of_symmetry(measured.product)
     return row | dict(head=head, n=w_q.shape[0], r=w_q.shape[1])
+
+
+@functools.lru_cache(maxsize=1)  # all layers of a model have the same size
+def draw_directions(C, device):
+    """Returns g ~ N(0, I), (DIRECTIONS, C), and which of them are the rows of matrices, (MATRICES, C)."""
+    generator = torch.Generator().manual_seed(SEED)
+    g = torch.randn(DIRECTIONS, C, generator=generator)
+    chosen = torch.randint(DIRECTIONS, (MATRICES, C), generator=generator)
+    return g.to(device), chosen.to(device)
+
+
+def limit_of_directionality(product, gamma):
+    """Returns d such that 95 of 100 random matrices with the singular values of M (C, C) are between -d and d."""
+    # Turn both sides of M = U S V^T at random. Then rows of U S and of V S are random directions times S. If a few
+    # singular values are large, their norms differ much, and directionality is far from 0 by chance.
+    # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
+    g, chosen = draw_directions(len(product.w_q), product.w_q.device)
+    norms = product.stretch(g)[chosen]  # (MATRICES, C)
+    # Row norms and column norms are drawn alike. Compare each with every other: d is then right to within a tenth.
+    rows, columns = excess(norms, gamma).chunk(2)  # (MATRICES / 2,)
+    return balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()
