@@ -1,8 +1,8 @@
 """
-The files that hold the tokens of a corpus. data/writer.py makes ids of text.
+The files that hold the tokens of a corpus. data/writer.py makes them from text.
 
     corpus = tokens.load("data/sympy/bytes")
-    ids = corpus.train[:32]  # of the first 32 tokens
+    ids = corpus.train[:32]  # the first 32 tokens
 
 A folder (data/NAME/TOKENIZER) has two splits, train.bin and val.bin: token ids as little-endian unsigned integers, with
 an end-of-text token after every document. meta.json describes them, and comes last: a folder that has it is complete.
@@ -30,8 +30,8 @@ class DataError(Exception):
 
 class Corpus(NamedTuple):
     meta: dict  # meta.json
-    train: np.ndarray  # (N,) ids. The file is mapped into memory, so only those that are asked for are read.
-    val: np.ndarray  # as train
+    train: np.ndarray  # (N,) ids. The file is mapped into memory: what nobody looks at is never read
+    val: np.ndarray  # (N,) likewise, to validate on
 
 
 def load(folder):
@@ -42,10 +42,15 @@ def load(folder):
         command = script if script.exists() else f"data/text/prepare.py FILES --out_dir={folder}"
         raise DataError(f"{folder} has no finished token files: python {command} makes them")
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
-    has_our_ids = all(meta[key] == value for key, value in TOKENIZERS[meta["tokenizer"]].items())
-    if not has_our_ids or any(digest(folder / f"{split}.bin") != meta["sha256"][split] for split in SPLITS):
+
+    # do ids mean what they did when they were written, and are the files still the same, to the bit?
+    tokenizer = TOKENIZERS[meta["tokenizer"]]
+    has_our_ids = all(meta[key] == tokenizer[key] for key in tokenizer)
+    is_unchanged = has_our_ids and all(digest(folder / f"{split}.bin") == meta["sha256"][split] for split in SPLITS)
+    if not is_unchanged:
         raise DataError(f"{folder}: train.bin and val.bin are not the files that meta.json describes, or have other "
                         "ids than data/tokens.py now: move the folder away, and prepare it again")
+
     train = np.memmap(folder / "train.bin", meta["dtype"], "r")
     val = np.memmap(folder / "val.bin", meta["dtype"], "r")
     return Corpus(meta, train, val)
