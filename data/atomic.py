@@ -9,18 +9,18 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-# How file systems say that they have no locks: some of clusters, NFS without a lock daemon, some of Macs.
+# What file systems without locks raise: some on clusters, NFS without a lock daemon, some on Macs.
 NO_LOCKS = errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP
 
 
 @contextlib.contextmanager
 def replacing(path):
-    """Gives a block a temporary path to write to. At its end this becomes `path`, in place of what is there."""
+    """Gives a block a temporary path to write to. At its end the file takes the place of `path`."""
     path = Path(path)
-    if path.exists() and not path.is_file():  # such as /dev/null, in whose place root could put a file
+    if path.exists() and not path.is_file():  # such as /dev/null, which root could replace by a file
         raise OSError(f"{path} is no file, so it is not replaced by one")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # no other process uses this name
     try:
         yield temporary
         os.replace(temporary, path)
@@ -29,7 +29,7 @@ def replacing(path):
 
 
 def remove_leftovers(path):
-    """Removes what programs that were killed have left of `path`. No other one may write it now: see locked."""
+    """Removes what killed programs have left of `path`. Nobody else may be writing it now: see locked."""
     for left in path.parent.glob(f"{path.name}.*.tmp"):
         left.unlink()
 
@@ -41,7 +41,7 @@ def write_json(path, value):
 
 @contextlib.contextmanager
 def locked(folder, wait=False):
-    """Lets one program at a time write into a folder. Another one waits for its end, or ends in an OSError."""
+    """Lets one program at a time write into a folder. A second one waits (wait=True) or gets an OSError."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with open(Path(folder, ".lock"), "ab") as lock:  # if this program is killed, the system frees it
         try:

@@ -1,9 +1,9 @@
 """
 Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
-Documents are added to the file of their split in the order in which they come: data/batches.py shuffles. A document is
-validated on if a number in [0, 1), which is made of its SHA-256, or of that of its file, is below --val_fraction. So
-equal documents, or copies of a file, are in one split, whatever the order.
+Documents are added to the file of their split in the order in which they come: data/batches.py shuffles. A document
+goes to val.bin if its hash (or its file's), read as a number in [0, 1), is below --val_fraction. So equal documents, or
+copies of a file, are in one split, whatever the order.
 """
 
 import argparse
@@ -28,14 +28,15 @@ from data.tokens import TOKENIZERS, DataError
 # The salt of the splits: another number would make others, and so another benchmark. This one is what numpy draws from
 # seed 0, np.random.SeedSequence(0).generate_state(1, np.uint64).
 SALT = 0xDB2CD7E7B0F478BE
-BROKEN = OSError, EOFError, ValueError, zlib.error, httpx2.HTTPError  # of a file that is not reached, or not whole
-# A very long text may overflow the stack of tiktoken's regex engine. So it is cut after 100,000 characters: where a
-# word ends, because gpt2 begins a new token behind it, or else anywhere, and then a token or two may differ.
+BROKEN = OSError, EOFError, ValueError, zlib.error, httpx2.HTTPError  # what a missing or truncated file raises
+# A very long text may overflow the stack of tiktoken's regex engine, so it is cut after at most 100,000 characters.
+# That is where a word ends, because gpt2 begins a new token there. A text without such a place is cut anywhere, and
+# then a token or two may differ.
 PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
 
 
 def command_line(dataset, doc, **defaults):
-    """Returns a parser with the options that all prepare scripts share. defaults: a script's own."""
+    """Returns a parser with the options that all prepare scripts share. defaults: what this script sets otherwise."""
     cli = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
@@ -47,7 +48,7 @@ def command_line(dataset, doc, **defaults):
 
 
 def run(main):
-    """Runs main() of a prepare script. What a user can mend ends in one line, with the exit status 1."""
+    """Runs a prepare script's main(). An error that a user can mend is one line, with exit status 1."""
     try:
         main()
     except (DataError, OSError) as error:
@@ -58,27 +59,33 @@ def write(args, files, read, by_file=False, of_host=False):
     """
     Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
-    read(file): yields the documents (str) of a file or URL. by_file: all documents of a file are in one split.
-    of_host: a file that cannot be read is left out, because some of a host's thousands are broken.
+    read(file): yields the documents (str) in a file or URL. by_file: all documents in a file go to one split.
+    of_host: leave out a file that cannot be read, because a host has thousands, and some are broken.
     """
+    # refuse a folder with another program's files, such as nanoGPT's train.bin. Ours has a lock before it has tokens
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
-    is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the lock is there before we write
-    if any(folder.glob("*.bin")) and not is_ours:  # such as the train.bin of nanoGPT
+    is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()
+    if any(folder.glob("*.bin")) and not is_ours:
         raise DataError(f"{folder} holds .bin files that no prepare.py of ours has written: choose another --out_dir")
-    asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None)
+
+    # write the tokens, unless somebody has done so, maybe while we waited for the lock
+    asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None)  # a folder may be moved
     with locked(folder, wait=True):
         if (folder / "meta.json").exists():
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
-            broken = []  # which grows while the texts are read
+            broken = []  # read_all adds to it while write_splits reads the texts
             texts = read_all(files, read, by_file, broken if of_host else None)
             write_splits(folder, asked | dict(broken=broken), texts)
+
+    # these may be the tokens of an earlier call with other options: refuse them, and name the option
     meta = tokens.load(folder).meta
     for key, value in asked.items():
         if meta.get(key) != value:
             raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or choose "
                             "another --out_dir")
+
     total = sum(meta["tokens"].values())
     print(f"{folder}: {total:,} tokens, {meta['tokens']['val'] / total:.2%} to validate on")
     if broken := meta.get("broken"):
@@ -87,12 +94,13 @@ def write(args, files, read, by_file=False, of_host=False):
 
 
 def read_all(files, read, by_file, broken):
-    """Yields texts, each with the SHA-256 that decides about its split. broken: gets a line for each; None: it ends."""
+    """Yields texts and the SHA-256 that decides their split. broken: gets a line per unreadable file; None: raise."""
     for file in files:
         of_file = tokens.digest(file) if by_file else None
         try:
             for text in read(file):
-                text = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is no character
+                # JSON can hold half of a surrogate pair, which is no character, so it becomes a question mark
+                text = text.encode("utf-8", "replace")
                 yield text.decode(), of_file or hashlib.sha256(text).hexdigest()
         except BROKEN as error:
             if broken is None:
@@ -103,10 +111,11 @@ def read_all(files, read, by_file, broken):
 
 def write_splits(folder, meta, texts):
     """Writes train.bin, val.bin and at the end meta.json, which makes the folder complete."""
-    n_tokens = dict(train=0, val=0)
-    # A training may be reading older files of these names, and keeps them.
     for split in tokens.SPLITS:
         remove_leftovers(folder / f"{split}.bin")
+
+    # write to temporary files: a training may be reading older ones with the final names, and keeps them
+    n_tokens = dict(train=0, val=0)
     with (replacing(folder / "train.bin") as train_bin, replacing(folder / "val.bin") as val_bin,
           open(train_bin, "wb") as train, open(val_bin, "wb") as val):
         files = dict(train=train, val=val)
@@ -116,15 +125,19 @@ def write_splits(folder, meta, texts):
                 n_tokens[split] += len(ids)
             if 0 < meta["max_tokens"] <= sum(n_tokens.values()):
                 break
+
+        # an error in this block leaves no files. A file that could not be read may be why there is no text
         if not all(n_tokens.values()):
+            why = f"; {meta['broken'][-1]}" if meta["broken"] else ""
             raise DataError(f"{n_tokens} tokens, expected some for each: give more text, or another --val_fraction, or "
-                            "raise --max_tokens" + "".join(f"; {line}" for line in meta["broken"][-1:]))
+                            f"raise --max_tokens{why}")
+
     sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in tokens.SPLITS}
     write_json(folder / "meta.json", meta | dict(tokens=n_tokens, sha256=sha256))
 
 
 def make_encode(meta):
-    """Returns a function that turns a text into its ids, (N,). meta: of a corpus."""
+    """Returns a function that turns a text into its ids, (N,). meta: what meta.json says."""
     if meta["tokenizer"] == "bytes":
         return lambda text: np.frombuffer(text.encode(), np.uint8)
     encoding = tiktoken.get_encoding(meta["tokenizer"])  # an OSError if its files can be neither found nor fetched
@@ -138,18 +151,21 @@ def make_encode(meta):
 
 
 def encode_all(texts, meta):
-    """Yields the split and the ids (N,) of each text. texts: of read_all."""
+    """Yields the split and the ids (N,) of each text, in order. texts: what read_all yields."""
     encode = make_encode(meta)
 
     def encode_one(pair):
         text, sha256 = pair
         ids = encode(" ".join(text) if meta["spaced"] else text)
-        # Or an id would become another one in a file.
+        # otherwise an id would wrap around in the file
         assert np.max(ids, initial=0) < meta["n_vocab"] < np.iinfo(meta["dtype"]).max, "dtype is too small for the ids"
+
+        # the first 64 bits of the hash, salted, are a number that looks random, and is the same for equal texts
         draw = int.from_bytes(bytes.fromhex(sha256)[:8], "little") ^ SALT
         split = "val" if draw / 2.0**64 < meta["val_fraction"] else "train"
         return split, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
 
     with ThreadPoolExecutor() as pool:
-        while batch := list(itertools.islice(texts, 256)):  # not all of them, because pool.map reads its whole input
+        # 256 texts at a time, because pool.map reads its whole input first
+        while batch := list(itertools.islice(texts, 256)):
             yield from pool.map(encode_one, batch)
