@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import httpx2
-from huggingface_hub.utils import http_backoff  # which tries again
+from huggingface_hub.utils import http_backoff  # it tries again
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import writer
@@ -24,7 +24,7 @@ def fetch(name):
     try:
         reply = http_backoff("GET", f"{HOST}/{name}", timeout=60, headers={"Accept-Encoding": "identity"})
         return reply.raise_for_status().content
-    except httpx2.HTTPError as error:  # which does not always name the host
+    except httpx2.HTTPError as error:  # its message does not always name the host
         raise OSError(f"{HOST}/{name}: {error}") from None
 
 
@@ -36,7 +36,7 @@ def read(name):
 def main(argv=None):
     args = writer.command_line("redpajama", __doc__).parse_args(argv)
     names = fetch("listings/en-2023-14-head_middle.txt").decode().split()
-    random.Random(1).shuffle(names)  # so that --max_tokens takes some of all
+    random.Random(1).shuffle(names)  # so that --max_tokens takes a random part of it
     return writer.write(args, names, read, of_host=True)
 
 

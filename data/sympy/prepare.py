@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from data import tokens, writer
 
-# The SHA-256 of train.bin and of val.bin, of sympy 1.14.0.
+# The SHA-256 of both files, made from sympy 1.14.0.
 DIGESTS = {
     "bytes": dict(train="cc38023209c67acfb9a0f0c277af969abc690166a68503014ff2963dfe09b862",
                   val="bd48c5d4c6739c8ae6517a14eae3ec582a892ae98e7a5fa3db4f64f0b39662d2"),
@@ -31,7 +31,7 @@ SYMPY = Path(importlib.util.find_spec("sympy").origin).parent  # find_spec does 
 
 
 def read(root):
-    """Yields the .py files below root, in the order of their paths, without empty ones, and of copies the first."""
+    """Yields the .py files below root, in the order of their paths, without empty files, and without second copies."""
     seen = {""}
     for name in sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py")):
         text = (root / name).read_text("utf-8", "replace")

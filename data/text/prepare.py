@@ -16,8 +16,8 @@ from data import writer
 from data.column import KINDS, read_column
 from data.tokens import DataError
 
-SHORTEST, LONGEST = 100, 16_384  # characters, at which a document ends at the next blank line
-FEWEST = 100  # documents in a small corpus, about
+SHORTEST, LONGEST = 100, 16_384  # characters; a longer document ends at its next blank line
+FEWEST = 100  # about so many documents are made of a small corpus
 
 
 def files_in(path):
@@ -37,7 +37,7 @@ def is_text(path):
 
 
 def read(path, size):
-    """Yields the documents of a file, of about so many characters if it has more."""
+    """Yields the documents in a file. A file with more than `size` characters is cut at blank lines, or anywhere."""
     text, n_undecoded = "", 0
     # utf-8-sig: with or without a byte-order mark, which is no text; newline="" keeps \r\n
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -57,17 +57,21 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
-    # The key is where a file is, behind links, so it is read once.
-    paths = {}  # a file that is named twice is one
+
+    # find the files. A key is where a file is, behind links, so one that is named twice is read once
+    paths = {}
     for path in args.paths:
         paths |= {file.resolve(): file for file in files_in(Path(path))}
+
+    # take the tables if a column is named, and otherwise the text
     files = [file for file in paths.values() if (file.suffix.lower() in KINDS if args.column else is_text(file))]
     if others := set(paths.values()).difference(files):
         print(f"left out: {len(others):,} files, such as {min(others)} (binary ones; tables need --column)")
+
     if args.column:
         return writer.write(args, files, lambda path: read_column(path, args.column))
     size = max(SHORTEST, min(LONGEST, sum(file.stat().st_size for file in files) // FEWEST))
-    is_many = len(files) * args.val_fraction >= 5  # with fewer, one of them may be far too much to validate on
+    is_many = len(files) * args.val_fraction >= 5  # with fewer, one file may be far too much to validate on
     return writer.write(args, files, lambda path: read(path, size), by_file=is_many)
 
 
