@@ -56,17 +56,22 @@ def test_a_corpus_of_the_hub_is_read_from_all_its_files(argv, repo, commit, path
 
 
 def test_redpajama_is_read_from_all_its_shards_that_are_whole(hub, tmp_path, monkeypatch, capsys):
+    # four shards, as the listing names them
     names = [f"2023-14/{i:04d}/en_{part}" for i in range(2) for part in ("head", "middle")]
     texts = {name: [f"page {i} of {name} 😀 é\r\n" for i in range(30)] for name in names}
     files = {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"}
     for name, pages in texts.items():
         lines = [json.dumps(dict(raw_content=page)) for page in pages]
         files[f"documents/{name}.json.gz"] = gzip.compress("\n".join(lines).encode())
+
+    # one has lost its end, and one is not there
     broken, missing = names[1:3]
-    files[f"documents/{broken}.json.gz"] = files[f"documents/{broken}.json.gz"][:-20]  # its end is lost
+    files[f"documents/{broken}.json.gz"] = files[f"documents/{broken}.json.gz"][:-20]
     del files[f"documents/{missing}.json.gz"]
     hub.add("datasets/org/pages", files)
     monkeypatch.setattr(redpajama, "HOST", f"{hub.url}/datasets/org/pages/resolve/main")
+
+    # the two others are whole. How much of the broken one can be read depends on gzip
     redpajama.main(["--tokenizer=bytes", f"--out_dir={tmp_path / 'pages'}", "--val_fraction=0.05"])
     kept, of_broken = texts_in(tmp_path / "pages"), encoded(texts[broken])
     assert [text for text in kept if text not in of_broken] == encoded(texts[names[0]] + texts[names[3]])

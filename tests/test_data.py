@@ -25,7 +25,7 @@ NASTY = ["plain", "end <|endoftext|> of text", "crlf\r\nold mac\rline\n", "nul\0
 
 
 def write(folder, documents, *argv):
-    """`documents` is a list of parts, each a list of str."""
+    """Writes token files -> the folder. documents: a list of files, each a list of str."""
     cli = writer.command_line("test", "", val_fraction=0.5)
     args = cli.parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
     return writer.write(args, range(len(documents)), documents.__getitem__)
