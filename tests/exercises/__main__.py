@@ -16,7 +16,7 @@ import analyze
 from tests.exercises import micro, steps
 
 close = partial(np.allclose, atol=1e-7)
-near = partial(np.allclose, rtol=1e-3, atol=1e-4)  # of float32, torch's default
+near = partial(np.allclose, rtol=1e-3, atol=1e-4)  # for float32, torch's default
 
 
 class WrongAnswer(Exception):
@@ -29,7 +29,7 @@ def expect(is_right, otherwise):
 
 
 def answer(name, *given):
-    """What the student's function of this name returns."""
+    """Returns what the student's function with this name returns."""
     found = getattr(steps, name)(*given)
     expect(found is not None, f"{name}(...) returns nothing.")
     return found
@@ -47,6 +47,7 @@ def step_1():
 
 
 def step_2():
+    # a long column, and the common mistakes: Eq. 17 itself, rows for columns, and a division by zero
     m = torch.randn(512, 512)
     m[:, 7] *= 4
     found, expected = answer("directionality", m), analyze.directionality(m)
@@ -55,6 +56,8 @@ def step_2():
     expect(near(found, expected), f"A matrix with a heavy column scores {expected:.3f}, and not {found:.3f}.")
     flat = answer("directionality", torch.eye(8))
     expect(flat == 0, f"In the identity nothing stands out, so the score is 0, and yours is {flat}.")
+
+    # where Eq. 17 has the wrong sign
     m = answer("wrong_sign")
     d, printed = analyze.directionality(m), analyze.directionality_eq17(m)
     expect(d < 0 < printed, f"Yours scores {d:.3f}, and {printed:.3f} by Eq. 17: make the first < 0 < the second.")
@@ -63,6 +66,7 @@ def step_2():
 
 
 def step_3():
+    # autograd knows the answer, and also a common mistake: what it would be if tokens saw both sides
     x, targets = torch.randn(2, 7, 5)
     m = torch.zeros(5, 5, requires_grad=True)
     (expected,) = torch.autograd.grad(steps.loss(m, x, targets), m)
@@ -74,6 +78,8 @@ def step_3():
            "if we count from 1: so what are its alpha, and which mean is x_j compared with?")
     expect(near(found, expected), "Yours is not the gradient of autograd. It is a sum over pairs. What is beta_ij, "
            "the gradient by a_ij? For each i they add up to 0.")
+
+    # a layer can be symmetric without any symmetric head
     heads = analyze.wqk(*answer("two_heads"))  # (2, C, C)
     of_heads, of_sum = analyze.symmetry(heads), analyze.symmetry(heads.sum(0))
     expect((of_heads.abs() < 0.1).all() and of_sum > 0.99, f"The heads are at {of_heads[0]:.2f} and {of_heads[1]:.2f}, "
@@ -83,12 +89,14 @@ def step_3():
 
 
 def step_4():
+    # micro.py calls this for its own beta_of, with one argument less
     def beta_of(alpha, dalpha):
         found = answer("beta", alpha, dalpha, micro.C)
         expect(close(found.sum(-1), 0.0), "The beta_ij of a token i should add up to 0: if a_ij grows, alpha_ij "
                "grows, and every other alpha_ik falls.")
         return found
 
+    # the student's functions work inside of micro.py, and the loss moves as they say, or it does not
     found, expected = gradients_of_micro(False, beta_of=beta_of, gradient_of_M=partial(answer, "gradient"))["M"]
     expect(not close(found, expected.T), "dL/dM is transposed: queries are rows of M, keys are its columns.")
     expect(not close(found, expected * 2), "dL/dM is sqrt(C) times too large: a_ij is divided by it.")  # C = 4 here
@@ -99,14 +107,16 @@ def step_4():
 
 def gradients_of_micro(causal, **functions):
     """
-    {name: (its gradient, the finite differences of the loss)} of every weight of micro.py, in a size in which each
-    entry can be moved, and with functions in place of its own.
+    Returns {name: (gradient, finite differences of the loss)} for every weight in micro.py. Its sizes are so small here
+    that each entry can be moved. functions: take the place of its own.
     """
     with mock.patch.multiple(micro, B=2, T=6, C=4, K=2, V=9, MASK=8, **functions):
         rng = np.random.default_rng(0)
         w = {name: rng.normal(0, 0.5, x.shape) for name, x in micro.new_weights(rng).items()}  # float64
         run = partial(micro.loss_and_gradients, w, *micro.get_batch(rng.integers(0, 8, 99), rng), causal)
         _, gradients = run()
+
+        # move each entry up and down by a millionth: (loss above - loss below) / (2 millionths)
         found = {}
         for name, x in w.items():
             differences = np.zeros_like(x)
@@ -133,7 +143,7 @@ def main(argv):
         except WrongAnswer as e:
             print(f"step {number}: {e}")
             status = 1
-        except Exception:  # of the student's code, of which the traceback names the line
+        except Exception:  # in the student's code: the traceback names the line
             print(f"step {number}:", traceback.format_exc())
             status = 1
     return status

@@ -1,5 +1,5 @@
 """
-The four models of the second laboratory, one seed of config/plans/positions.py each.
+The four models for the second laboratory, one seed each, from config/plans/positions.py.
 
     python -m config.plan tests/exercises/lab.py --run
 """

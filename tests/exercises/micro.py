@@ -76,34 +76,45 @@ def gradient_of_M(x, beta):
 
 def loss_and_gradients(w, idx, at, targets, causal):
     """Returns the mean loss, a number, and its gradient of every array in w, by name."""
-    # Forward: attention, then an MLP, each added to its input.
+    # Forward. 1) tokens and positions are added
     x0 = w["tok_emb"][idx] + w["pos_emb"]  # (B, T, C)
+
+    # 2) attention: each token receives a weighted mean of what it sees
     x, rms0 = norm(x0)  # row x_i is what attention knows of token i
     a = x @ w["M"] @ x.mT / C**0.5  # (B, T, T): a_ij = x_i M x_j^T, how much token i wants to see token j
     if causal:
         a = np.where(np.tri(T, dtype=bool), a, -1e9)
     alpha = softmax(a)  # (B, T, T), each row adds up to 1
     v = x @ w["values"]  # (B, T, C)
-    x1 = x0 + alpha @ v
+    x1 = x0 + alpha @ v  # (B, T, C)
+
+    # 3) an MLP, each token by itself
     y, rms1 = norm(x1)
     h = np.maximum(y @ w["up"], 0)  # (B, T, 4C)
-    z, rms2 = norm(x1 + h @ w["down"])
+    z, rms2 = norm(x1 + h @ w["down"])  # (B, T, C)
+
+    # 4) guess the masked tokens; the loss is the mean of -log p of the right ones
     masked = np.arange(B)[:, None], at  # the places where the loss looks
     p = softmax(z[masked] @ w["tok_emb"].T)  # (B, K, V)
     right = np.arange(B)[:, None], np.arange(K), targets
     loss = -np.log(p[right]).mean()
 
     # Backward: the same lines from the last to the first. dx is the gradient of the loss by x.
+    # 4) softmax and log together: p, less 1 at the right token
     g = {}
     p[right] -= 1
     dlogits = p / (B * K)  # (B, K, V)
     dz = np.zeros_like(z)  # only masked tokens have a loss, so here only they get a gradient as queries
     dz[masked] = dlogits @ w["tok_emb"]
-    dx2 = norm_backward(dz, z, rms2)
+    dx2 = norm_backward(dz, z, rms2)  # (B, T, C)
+
+    # 3) the MLP: h > 0 is where its ReLU lets gradients pass
     g["down"] = rows(h).T @ rows(dx2)
     dh = (dx2 @ w["down"].T) * (h > 0)
     g["up"] = rows(y).T @ rows(dh)
-    dx1 = dx2 + norm_backward(dh @ w["up"].T, y, rms1)
+    dx1 = dx2 + norm_backward(dh @ w["up"].T, y, rms1)  # (B, T, C); + because x1 also goes around the MLP
+
+    # 2) attention
     dv = alpha.mT @ dx1
     g["values"] = rows(x).T @ rows(dv)
     dalpha = dx1 @ v.mT  # (B, T, T): what token i would gain from token j
@@ -111,6 +122,8 @@ def loss_and_gradients(w, idx, at, targets, causal):
     g["M"] = gradient_of_M(x, beta)
     dx = dv @ w["values"].T + beta @ x @ w["M"].T + beta.mT @ x @ w["M"]  # x is value, query and key
     dx0 = dx1 + norm_backward(dx, x, rms0)
+
+    # 1) positions; and tokens, which are used twice
     g["pos_emb"] = dx0.sum(0)
     g["tok_emb"] = rows(dlogits).T @ rows(z[masked])  # as output
     np.add.at(g["tok_emb"], idx, dx0)  # and as input
@@ -137,14 +150,18 @@ def main(argv):
         sys.exit(f"micro.py: expected [causal] [SEED], got {' '.join(argv)}")
     rng = np.random.default_rng(int(seeds[0]) if seeds else 1)
     text, w, losses = read_text(), new_weights(rng), []
-    mean = {name: np.zeros_like(x) for name, x in w.items()}  # of the last gradients, for Adam
-    square = {name: np.zeros_like(x) for name, x in w.items()}  # and of their squares
+
+    # Adam needs the running mean of the gradients, and of their squares
+    mean = {name: np.zeros_like(x) for name, x in w.items()}
+    square = {name: np.zeros_like(x) for name, x in w.items()}
     for step in range(STEPS + 1):
         loss, g = loss_and_gradients(w, *get_batch(text, rng), causal)
         losses.append(loss)
         if step % 100 == 0:
             of_M = f"symmetry of M {symmetry(w['M']):+.2f}  directionality {directionality(w['M']):+.2f}"
             print(f"step {step:3}  loss {np.mean(losses[-50:]):.2f}  {of_M}", flush=True)
+
+        # Adam without the correction for its first steps
         for name in w:
             mean[name] += 0.1 * (g[name] - mean[name])
             square[name] += 0.01 * (g[name] ** 2 - square[name])

@@ -1,7 +1,7 @@
 """
 What heads look for: the mean logit of every head of a layer, by how far the key is from the query.
 
-    python -m tests.exercises.offsets 1 out/tiny out/tiny_decoder    # of layer 1 -> offsets.png
+    python -m tests.exercises.offsets 1 out/tiny out/tiny_decoder    # layer 1 of both -> offsets.png
 
 A head that looks at the token before has its peak at -1. Two heads that mirror each other have each other's curve,
 turned round at 0. Softmax does not see what all keys of a query have in common, so the mean over its keys is taken off.
@@ -25,17 +25,22 @@ FARTHEST = 8  # offset that is drawn [tokens]
 @torch.no_grad()
 def offset_logits(model, idx, layer):
     """Returns the mean logits of a layer for idx (B, T), at offsets 1 - T to T - 1 of key from query: (H, 2 T - 1)."""
+    # catch the input of the layer's attention
     attn, inputs, T = model.blocks[layer].attn, [], idx.shape[1]
     hook = attn.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
     model.hidden(idx)
     hook.remove()
+
+    # compute its logits again, and let nan stand where no query sees a key
     x = inputs[0]  # (B, T, C)
     q, k = attn.split_heads(attn.q(x)), attn.split_heads(attn.k(x))  # (B, H, T, D) each
     logits = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
     if attn.causal:
-        logits = logits.masked_fill(torch.ones(T, T).triu(1) > 0, torch.nan)  # no query sees a later key
+        logits = logits.masked_fill(torch.ones(T, T).triu(1) > 0, torch.nan)
+
+    # take the mean over keys off, average over texts, and then along diagonals: key - query is the same on each
     logits = (logits - logits.nanmean(-1, keepdim=True)).nanmean(0)  # (H, T, T)
-    diagonals = [logits.diagonal(offset, -2, -1) for offset in range(1 - T, T)]  # of each offset (H, T - |offset|)
+    diagonals = [logits.diagonal(offset, -2, -1) for offset in range(1 - T, T)]  # (H, T - |offset|) each
     return torch.stack([diagonal.nanmean(-1) for diagonal in diagonals], -1)
 
 
@@ -46,7 +51,9 @@ def main(layer, *folders):
             model, cfg = open_run(folder)
             assert cfg.positions == "learned", f"{folder}: {cfg.positions} positions are not in q and k"
             idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, np.arange(N_TEXTS))  # (B, T)
-            middle = cfg.block_size - 1  # where offset 0 is
+
+            # draw a curve for each head
+            middle = cfg.block_size - 1  # the place of offset 0
             logits = offset_logits(model, idx, int(layer))[:, middle - FARTHEST : middle + FARTHEST + 1]
             axis.plot(range(-FARTHEST, FARTHEST + 1), logits.T, label=[f"head {head}" for head in range(cfg.n_head)])
             put_zero(axis)

@@ -7,12 +7,16 @@ T, V, N = 12, 20, 1000  # places, kinds of tokens, texts
 
 
 def main():
+    # texts in which a token repeats the one before with probability 0.8
     torch.manual_seed(0)
     text = torch.randint(V, (N, T))
-    for t in range(1, T):  # with probability 0.8 a token repeats the one before
+    for t in range(1, T):
         text[:, t] = torch.where(torch.rand(N) < 0.8, text[:, t - 1], text[:, t])
+
     both_sides = ~torch.eye(T, dtype=torch.bool)  # each token is guessed from all others
     causal = torch.ones(T, T).tril(-1).bool()  # or from those before it
+
+    # gradient descent on P alone: nothing else is learned
     for name, visible in ("both sides", both_sides), ("causal", causal):
         P = torch.zeros(T, T, requires_grad=True)  # W_qk of one-hot positions: an entry for each pair of places
         for step in range(60):

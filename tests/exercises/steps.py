@@ -11,8 +11,8 @@ import torch
 # the squares of its entries. The symmetry of M is the size of S less the size of N, divided by the size of M: it is 1
 # if M is symmetric, and -1 if M is skew.
 #
-# With the pencil: what do all products S_ij N_ij add up to? So what is the size of M, in those of S and N? And what is
-# the symmetry, in entries of M alone?
+# With the pencil: what do all products S_ij N_ij add up to? So what is the size of M, if you know the sizes of S and N?
+# And what is the symmetry, in entries of M alone?
 
 
 def parts(m):
