@@ -1,11 +1,11 @@
 """
-How fast: beside the limit of the machine, and for training against transformers and an imitation of nanoGPT.
+How fast: beside the machine's limit, and for training against transformers and an imitation of nanoGPT.
 
-    python tests/bench.py >> tests/bench.txt    # one run: both tables, and the date, machine and versions that made them
+    python tests/bench.py >> tests/bench.txt    # one run: both tables, and the date, machine and versions behind them
 
-A column "A / B" is the time of A over that of B: above 1, B is faster. They run in turns, on the same machine with the
-same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with the
-same shapes and dtype, and nothing else: products / ours is the share of our time that is no overhead.
+A column "A / B" is A's time divided by B's: above 1, B is faster. They run in turns, on the same machine with the same
+threads, and the ratio compares their medians. "products" are our matrix products and attentions alone, with the same
+shapes and dtype: products / ours is the share of our time that is no overhead.
 
 It needs tests/requirements.txt, 6 GB of memory, 2 GB of disk and some minutes. On a GPU the models have 12 layers of
 768. On a CPU without units for bfloat16 the last three rows take 50 times as long.
@@ -46,12 +46,12 @@ def seconds(f):
     begin = time.perf_counter()
     f()
     if GPU:
-        torch.cuda.synchronize()  # the time of the work, and not of queueing it; before, nothing is queued
+        torch.cuda.synchronize()  # time the work, and not only how long it takes to queue it; before, nothing is queued
     return time.perf_counter() - begin
 
 
 def in_turns(*functions, turns):
-    """Returns the median seconds of each function. In turns, so that a drift of the machine's speed meets all."""
+    """Returns the median seconds for each function. In turns, so that a drift of the machine's speed meets all."""
     rounds = [[seconds(f) for f in functions] for _ in range(1 + turns)]
     return np.median(rounds[1:], axis=0)  # the first one warms up
 
@@ -60,15 +60,18 @@ def in_turns(*functions, turns):
 
 
 def bench_scores():
-    """The command, with a model of LLaMA-3-8B's shape that has queries and keys alone: nothing else of it is read."""
+    """Times the command, on a model in LLaMA-3-8B's shape. It has queries and keys alone, because no more is read."""
+    # a checkpoint: 32 layers, and a key head for four query heads
     sizes = dict(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
     weights = {}
     for i in range(32):
         for name, n_rows in ("q", 4096), ("k", 1024):
             weights[f"model.layers.{i}.self_attn.{name}_proj.weight"] = torch.randn(n_rows, 4096).bfloat16()
-    # The products are 32 W_qk in float32, and nothing else. The queries that share a key head are added before the
-    # product, so its rank is 1024.
+
+    # the products are 32 W_qk in float32, and nothing else. The queries that share a key head are added before the
+    # product, so its rank is 1024
     w_q, w_k = torch.randn(2, 4096, 1024, device=DEVICE)
+
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(dict(model_type="llama", **sizes)))
         save_file(weights, Path(folder, "model.safetensors"))
@@ -83,7 +86,7 @@ def bench_scores():
 
 
 SIZES = dict(n_layer=12, n_head=12, n_embd=768) if GPU else dict(n_layer=4, n_head=4, n_embd=256)
-N_ROWS = 32 if GPU else 8  # of 512 tokens
+N_ROWS = 32 if GPU else 8  # with 512 tokens each
 CASES = [  # name, vocab_size, causal, dtype
     ("encoder, 30,522 tokens, float32", 30522, False, torch.float32),
     ("decoder, 50,304 tokens, float32", 50304, True, torch.float32),
@@ -113,11 +116,11 @@ class Products(TorchDispatchMode):
 
 
 class ImitatedNanoGPT(nn.Module):
-    """A decoder as nanoGPT writes it, of torch's own blocks, with all logits and F.cross_entropy."""
+    """A decoder as nanoGPT writes it, but from torch's own blocks, with all logits and F.cross_entropy."""
 
     def __init__(self, vocab_size, n_layer, n_head, n_embd):
         super().__init__()
-        # LayerNorm before each sublayer, and q, k and v in one product.
+        # LayerNorm before each sublayer, and q, k and v in one product
         options = dict(dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
         block = nn.TransformerEncoderLayer(n_embd, n_head, 4 * n_embd, **options)
         self.tok_emb, self.pos_emb = nn.Embedding(vocab_size, n_embd), nn.Embedding(512, n_embd)
@@ -132,14 +135,19 @@ class ImitatedNanoGPT(nn.Module):
 
 def make_sides(vocab_size, causal):
     """Returns pairs of a model and a function that returns its loss: ours, transformers', and if causal nanoGPT's."""
+    # two models with the same sizes
     ours = Transformer(ModelConfig(vocab_size, 512, **SIZES, dropout=0.0, attn_dropout=0.0, causal=causal)).to(DEVICE)
     theirs = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**to_hf(ours)[0], use_cache=False)).to(DEVICE)
     idx = torch.randint(vocab_size, (N_ROWS, 512), device=DEVICE)
+
+    # decoders predict the next token, all of them
     if causal:
         nano, targets = ImitatedNanoGPT(vocab_size, **SIZES).to(DEVICE), idx.roll(-1, dims=1)
         return [(ours, lambda: ours(idx, targets)), (theirs, lambda: theirs(idx, labels=idx).loss),
                 (nano, lambda: nano(idx, targets))]
-    predict_at = torch.rand(N_ROWS, 512, device=DEVICE).topk(77).indices.sort().values  # 15 %: (N_ROWS, K)
+
+    # encoders predict 15 % of the tokens. transformers wants labels for all, -100 where there is nothing to predict
+    predict_at = torch.rand(N_ROWS, 512, device=DEVICE).topk(77).indices.sort().values  # (N_ROWS, K)
     targets = idx.gather(1, predict_at)
     labels = torch.full_like(idx, -100).scatter(1, predict_at, targets)
     return [(ours, lambda: ours(idx, targets, predict_at)), (theirs, lambda: theirs(idx, labels=labels).loss)]
@@ -160,25 +168,28 @@ def training_step(model, find_loss, dtype):
 
 
 def bench_train():
-    # Of an encoder transformers computes all rows of the last block and all logits, and ours those of targets alone.
+    # in an encoder, transformers computes all rows of the last block and all logits, and ours those for targets alone
     keep_memory()
     print("\ntraining step | transformers / ours | nanoGPT / ours | products / ours | seconds of ours")
     for name, vocab_size, causal, dtype in CASES:
         sides = make_sides(vocab_size, causal)
         steps = [training_step(*side, dtype) for side in sides]
+
+        # note our products, and only then compile, because a compiled model does not show them
         with Products() as products:
             steps[0]()
-        if dtype == torch.bfloat16:  # only now, because what is compiled shows no products
+        if dtype == torch.bfloat16:
             torch._dynamo.reset()
             for model, _ in sides:
                 model.compile(dynamic=False)
+
         bare, ours, *others = in_turns(products.repeat, *steps, turns=4)
         theirs, nano = others if causal else (*others, np.nan)  # there is no encoder of nanoGPT
         print(f"{name} | {theirs / ours:.3g} | {nano / ours:.3g} | {bare / ours:.3g} | {ours:.3g}", flush=True)
 
 
 def machine():
-    """Returns what has been measured on, in one line."""
+    """Returns in one line what machine this is."""
     if GPU:
         return torch.cuda.get_device_name()
     cpu_info = Path("/proc/cpuinfo")  # where Linux has the name of the processor
