@@ -67,7 +67,7 @@ def refuse_changed(layers, shapes, unscored):
     scored = set().union(*[layer.names for layer in layers])
     words_of = {}  # {block: its words}
     for name in scored:
-        require(not WRAPPED.search(name), changed(name))
+        require(not WRAPPED.search(name), why_refused(name))
         block, word = split_name(name)
         words_of.setdefault(block, set()).add(word)
     inside = set()
@@ -84,11 +84,11 @@ def refuse_changed(layers, shapes, unscored):
             inside.add(name)
             rest = ".".join(path[n:])
             is_harmless = name in scored or is_of(name, unscored) or changes_nothing(rest, words)
-            require(is_harmless, changed(name))
+            require(is_harmless, why_refused(name))
     return inside
 
 
-def changed(name):
+def why_refused(name):
     """Returns why a tensor is refused, and what to do about it."""
     remedies = [remedy for remedy, signs in REMEDIES.items() if re.search(signs, name)]
     return f"{name} lies beside a query or key and may change it: {[*remedies, OTHERWISE][0]}"

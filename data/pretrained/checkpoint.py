@@ -65,7 +65,7 @@ def find_files(folder, name):
 
 def read_json(folder, file):
     with only_checkpoint_errors(file):
-        return dict(json.loads(folder.whole(file).read_bytes()))
+        return dict(json.loads(folder.local_path(file).read_bytes()))
 
 
 # ---- what is in them ---------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def read_safetensors(folder, file):
 
 def read_torch(folder, file):
     """Returns the tensors of a file of torch.save by name, and all that is in it."""
-    path = folder.whole(file)
+    path = folder.local_path(file)
     can_be_mapped = False  # files of before torch 1.6 are no zip
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as zipped:

@@ -31,15 +31,15 @@ class Folder:
         self.names = sorted(os.listdir(path))  # of files and folders
         self.bytes_read = []  # of every range that was read; no sum, because several threads can append, but not add
 
-    def whole(self, file):
+    def local_path(self, file):
         return self.path / file
 
     def size(self, file):
-        return self.whole(file).stat().st_size
+        return self.local_path(file).stat().st_size
 
     def read(self, file, start, n):
         """Returns n bytes of a file from `start` on, as a tensor. Raises CheckpointError if the file is too short."""
-        data = numpy.fromfile(self.whole(file), numpy.uint8, n, offset=start)
+        data = numpy.fromfile(self.local_path(file), numpy.uint8, n, offset=start)
         require(len(data) == n, f"{file} is cut short: get it again")
         self.bytes_read.append(n)
         return torch.from_numpy(data)
@@ -63,7 +63,8 @@ class HubFolder(Folder):
     def is_cached(self, file):
         return isinstance(try_to_load_from_cache(self.repo, self.inside + file, revision=self.commit), str)
 
-    def whole(self, file):
+    def local_path(self, file):
+        """Downloads all of a file, unless it is in the cache."""
         return Path(hf_hub_download(self.repo, self.inside + file, revision=self.commit))
 
     def read(self, file, start, n):

@@ -28,7 +28,7 @@ def gated(weights, sizes, config):
     return split(q_and_gate, 2 * sizes.n_head, sizes)[::2], split(k, sizes.n_kv_head or -1, sizes)
 
 
-def blocks(weights, sizes, config, n_beside=2):
+def q_k_v(weights, sizes, config, n_beside=2):
     """[q; k; v] ((H + 2 Hkv) D, C): all queries, all keys, all values."""
     n_kv_head = sizes.n_kv_head or sizes.n_head
     heads = split(weights[0], sizes.n_head + n_beside * n_kv_head, sizes)
@@ -37,7 +37,7 @@ def blocks(weights, sizes, config, n_beside=2):
 
 def conv1d(weights, sizes, config):
     """[q, k, v] (C, 3 H D): GPT-2's Conv1D stores (in, out)."""
-    return blocks([weights[0].mT], sizes, config)
+    return q_k_v([weights[0].mT], sizes, config)
 
 
 def grouped(weights, sizes, config):
@@ -54,7 +54,7 @@ def multi_query(weights, sizes, config):
     if pick(config, bool, "new_decoder_architecture"):
         return grouped(weights, sizes._replace(n_kv_head=pick(config, int, "num_kv_heads")), config)
     if pick(config, bool, "multi_query", "multi_query_attention", default=True):
-        return blocks(weights, sizes._replace(n_kv_head=pick(config, int, "multi_query_group_num", default=1)), config)
+        return q_k_v(weights, sizes._replace(n_kv_head=pick(config, int, "multi_query_group_num", default=1)), config)
     return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
 
 
@@ -80,7 +80,7 @@ def latent(weights, sizes, config):
 
 def halves(weights, sizes, config):
     """[q; k] ((H + Hkv) D, C): all queries, all keys. The values lie elsewhere, as in LTG-BERT."""
-    return blocks(weights, sizes, config, n_beside=1)
+    return q_k_v(weights, sizes, config, n_beside=1)
 
 
-FORMS = {form.__name__: form for form in (separate, gated, blocks, conv1d, grouped, multi_query, latent, halves)}
+FORMS = {form.__name__: form for form in (separate, gated, q_k_v, conv1d, grouped, multi_query, latent, halves)}
