@@ -24,7 +24,7 @@ from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_c
 
 class Layer(NamedTuple):
     index: int  # its number in the model
-    names: tuple  # of the tensors that hold q and k
+    names: tuple  # which tensors hold q and k
     form: str  # key of FORMS
     sizes: Sizes
     config: dict  # what some of FORMS need beside the sizes
@@ -37,7 +37,7 @@ class Layer(NamedTuple):
             fits = q.ndim == 3 and q.shape[1:] == k.shape[1:] and len(q) == self.sizes.n_head and len(q) % len(k) == 0
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             fits = False
-        shapes = ", ".join(f"{name} {tuple(weight.shape)}" for name, weight in zip(self.names, weights))
+        shapes = ", ".join(f"{name} {tuple(tensors[name].shape)}" for name in self.names)
         require(fits, f"{shapes} do not fit n_head, n_kv_head, head_dim = {tuple(self.sizes)}")
         return q.mT, k.mT
 
@@ -70,70 +70,89 @@ def find_stacks(config, shapes):
 
 def stacks_of_parts(config, shapes):
     """
-    Returns the same by the table. Every tensor that looks like a query is accounted for: it is scored, beside what is
-    scored, in a layer that is not, of cross-attention, or in a module that the table leaves out. Of a T5
-    decoder.block.0.layer.0.SelfAttention.q is scored, decoder.block.0.layer.1.EncDecAttention.q is of cross-attention,
-    and teacher.block.0.layer.0.SelfAttention.q is refused by its name.
+    Finds the stacks by the table, and refuses the model if a query is left over. So of a T5:
+        decoder.block.0.layer.0.SelfAttention.q      is scored
+        decoder.block.0.layer.1.EncDecAttention.q    belongs to cross-attention, so it may be left
+        teacher.block.0.layer.0.SelfAttention.q      has no place: refused
     """
     model_type = pick(config, str, "model_type")
-    unscored = set().union(*[row.unscored for row in TABLE.get(model_type, [])])
     queries = {name for name in shapes if looks_like_query(name, shapes[name])}
-    modules = {*".".join(queries).split(".")}  # with queries in them
+
+    # 1) set aside what nobody wants scored: modules that the table names, and those that predict further tokens
+    unscored = set().union(*[row.unscored for row in TABLE.get(model_type, [])])
+    modules = {*".".join(queries).split(".")}  # all words in the paths of queries: mtp, layers, 0, self_attn, ...
     left_out = sorted(unscored & modules)
     if not modules.isdisjoint(PREDICTING):
         left_out.append("layers that predict tokens")
     names = {name for name in shapes if not is_of(name, [*unscored, *PREDICTING])}
     queries &= names
-    accounted_for = set()
-    stacks = []
+
+    # 2) find the layers: part by part (a CLIP has vision and text), and stack by stack (a T5 has encoder and decoder)
+    stacks, accounted_for = [], set()
     for part in find_parts(config, names):
-        if not part.rows and not (part.name and queries.isdisjoint(part.names)):  # a part without queries may be any
-            kind = part.model_type
-            reason = f"model_type {kind!r} is not known" if kind else "no config.json says its type"
-            raise CheckpointError(f"{reason}: {advice(part.names & queries)}")
+        require_known(part, queries)
         rows = [row for row in part.rows if row.match(part.names)]
         left_out += missing_stacks(part, rows)
         for row in rows:
             layers, elsewhere, left_layers = find_layers(row, part.names, part.config, shapes)
-            # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
-            inner = row.stack if len(rows) > 1 or not part.name else ""
-            stacks.append(Stack(".".join(filter(None, [part.name, inner])), mask_is_causal(row, part.config), layers))
             left_out += left_layers
+            stack = part.name or row.stack  # vision, encoder, or ""
+            if part.name and row.stack and len(rows) > 1:
+                stack = f"{part.name}.{row.stack}"  # vision.global
+            stacks.append(Stack(stack, mask_is_causal(row, part.config), layers))
+
             part_shapes = {name: shapes[name] for name in part.names}
             accounted_for |= elsewhere | refuse_changed(layers, part_shapes, row.unscored)
+            # subtle: any tensor called like a weight of this row, even k_proj, needs a place as a query does
             queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
+
+    # 3) by now every query has its place. If one is left over, we do not know this model after all
     left = sorted(name for name in queries - accounted_for if not is_cross_attention(name))
     reason = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
     require(stacks and not left, f"{model_type}: {reason}: {advice(queries)}")
     return stacks, left_out
 
 
+def require_known(part, queries):
+    """Raises CheckpointError if a part with queries is of a type that the table does not have."""
+    if part.rows or (part.name and queries.isdisjoint(part.names)):  # a part without queries may be anything
+        return
+    reason = f"model_type {part.model_type!r} is not known" if part.model_type else "no config.json says its type"
+    raise CheckpointError(f"{reason}: {advice(part.names & queries)}")
+
+
 def missing_stacks(part, rows):
-    """Returns in words which stacks of a part are not in these files. rows: those of its rows that match something."""
+    """Returns in words which stacks of a part are not in these files. rows: its rows that match something."""
     stacks = {row.stack for row in rows}
     paths = " and ".join(row.path for row in rows)
     require(len(stacks) == len(rows), f"{part.model_type}: layers under two kinds of names: {paths}")
-    if part.name:  # of two stacks a part may use one
+    if part.name:  # a part may use one of its two stacks
         return [] if rows or not part.rows else [f"no attention of the {part.name} is in these files"]
-    missing = {row.stack for row in part.rows} & {"encoder", "decoder"} - stacks
-    return [f"the {side} is not in these files" for side in sorted(missing)]
+    # a T5 may be saved without its decoder. Other stacks need not be there, as the adapter of a Wav2Vec2-BERT
+    sides = {row.stack for row in part.rows} & {"encoder", "decoder"}
+    return [f"the {side} is not in these files" for side in sorted(sides - stacks)]
 
 
 def find_layers(row, names, config, shapes):
     """
     Returns the layers of a stack, exactly those of the config; the names of the tensors in its other layers; and in
-    words which layers are left out.
-    By the row layers.{i}.self_attn with q_proj and k_proj, model.layers.0.self_attn.q_proj.weight is of layer 0, and
-    model.layers.0.mlp.up_proj.weight of none. If layer 1 has no attention, all model.layers.1. are in other layers.
+    words which layers are left out. Example: the row layers.{i}.self_attn with q_proj and k_proj
+        model.layers.0.self_attn.q_proj.weight    is a weight of layer 0
+        model.layers.0.mlp.up_proj.weight         is not
+        model.layers.1.mamba.q_proj.weight        lies in another layer, if layer 1 has no attention
     """
+    # one stack has one prefix. Under another one lies another model, as a teacher beside its student
     matches = row.match(names)
     prefixes = sorted({match["prefix"] for _, match in matches})
     require(len(prefixes) == 1, f"{row.model_type}: attention layers under each of {' and '.join(prefixes)!r}")
-    weights_of = defaultdict(dict)  # {layer: {weight: its name}}
-    for weight, match in matches:
-        same = weights_of[int(match["i"])].setdefault(weight, match[0])
-        require(same == match[0], f"{same} and {match[0]} have the same number: remove one of them")
 
+    # sort the weights by layer: {0: {"q_proj": "model.layers.0.self_attn.q_proj.weight", "k_proj": ...}, 1: ...}
+    weights_of = defaultdict(dict)
+    for weight, match in matches:
+        name = weights_of[int(match["i"])].setdefault(weight, match[0])
+        require(name == match[0], f"{name} and {match[0]} have the same number: remove one of them")
+
+    # config and files must agree: each layer to be scored is whole, and no layer comes after the last one
     numbers, end, left_out = count_layers(row, config, weights_of)
     for weight in row.weights:
         missing = [str(i) for i in numbers if weight not in weights_of[i]]
@@ -141,49 +160,63 @@ def find_layers(row, names, config, shapes):
                 "if these layers have no attention, say so by layer_types in config.json")
     beyond = [i for i in weights_of if i >= end]
     require(not beyond, f"{end} layers by config.json, and there are weights of layer {str(beyond)[1:-1]:.60} as well")
+
+    # make the layers, and try on tensors without data whether heads of these sizes can be cut from these shapes
     layers = []
     for i in numbers:
         tensors = tuple(weights_of[i][weight] for weight in row.weights)
         sizes = read_sizes(row, config, i)
         require(sizes.n_head, f"{row.model_type}: config.json has no number of heads")
         layer = Layer(i, tensors, row.form, sizes, config)
-        layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})  # do they fit?
+        layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})
         layers.append(layer)
-    start = match.string[: match.start("i")]  # of the names of layers: model.layers.
+
+    # what lies in the other layers is not scored, whatever it is called
+    _, match = matches[0]
+    start = match.string[: match.start("i")]  # all layers are called so, before their number: model.layers.
     others = tuple(f"{start}{i}." for i in range(end) if i not in numbers)
     return layers, {name for name in names if name.startswith(others)}, left_out
 
 
 def count_layers(row, config, weights_of):
     """
-    Returns the numbers of the layers with queries and keys of their own, the number after the last layer, and in words
-    which are left out. weights_of: {layer: its weights}. Raises CheckpointError if the config does not say how many
-    there are, or if a layer that has no attention by the config has all weights of one.
+    Which layers of a stack do we score? weights_of: {layer: its weights}. Returns their numbers, the number after the
+    last layer, and in words what is left out (but no layer without a softmax, if the config says which ones these are).
+    Raises CheckpointError if config and tensors contradict each other.
+    Example: layer_types = ["linear_attention", "full_attention"] * 2 -> [1, 3], 4, []
     """
-    whole = [i for i in sorted(weights_of) if len(weights_of[i]) == len(row.weights)]
     n_layer = read_size("n_layer", row, config) or len(pick(config, list, *KINDS_OF_LAYERS, default=[]))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
+
+    # which have softmax attention? the config says so, or else we believe the tensors
     left_out = []
+    whole = [i for i in sorted(weights_of) if i < n_layer and len(weights_of[i]) == len(row.weights)]
     softmax = softmax_layers(config, n_layer)
     if softmax is None:
-        softmax = [i for i in whole if i < n_layer]
+        softmax = whole
         left_out.append(f"{n_layer - len(softmax)} of {n_layer} layers, which have no queries and keys")
-    unexpected = [i for i in whole if i < n_layer and i not in softmax]
+    # a layer has q and k, and by the config it has no attention: one of the two is wrong, and we cannot know which
+    unexpected = [i for i in whole if i not in softmax]
     require(not unexpected, f"layer {str(unexpected)[1:-1]:.60} has weights of q and k, and no attention by its kind: "
             "correct the kinds in config.json")
-    n_shared = read_size("n_shared", row, config) or 0  # Gemma 3n: the last layers take the keys of earlier ones
+
+    # Gemma 3n: the last layers take the keys of earlier ones, so they have no W_qk of their own
+    n_shared = read_size("n_shared", row, config) or 0
     if n_shared:
         left_out.append(f"{n_shared} of {n_layer} layers, which take the keys of earlier ones")
     scored = softmax[: len(softmax) - n_shared]
     require(scored, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
+
+    # DeepSeek-V3: layers after the last one predict further tokens
     if max(weights_of) >= n_layer:
         left_out.append("layers that predict tokens")
-    n_predicting = pick(config, int, "num_nextn_predict_layers", default=0)  # layers that predict further tokens
+    n_predicting = pick(config, int, "num_nextn_predict_layers", default=0)
     return scored, n_layer + n_predicting, left_out
 
 
 def advice(queries):
     """Returns what to do with a model whose layers are not known. queries: the names that look like queries."""
+    # the first word that is a number becomes {i}: h.0.conv1.q and h.1.conv1.q -> h.{i}.conv1.q
     patterns = {re.sub(r"(^|\.)\d+(?=\.)", r"\1{i}", name, count=1) for name in queries if not is_cross_attention(name)}
     return (f"its queries may be {', '.join(sorted(patterns)[:6]) or 'anywhere'}: score its layers in Python with "
             "score_layers, or add a line to layouts.csv (data/pretrained/README.md)")
