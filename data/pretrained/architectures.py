@@ -26,9 +26,9 @@ def pick(config, kind, *keys, default=None):
 class Row(NamedTuple):
     """A line of layouts.csv. A model_type with two lines has two stacks, or two names for one."""
 
-    model_type: str  # of config.json, or of a config inside of it
+    model_type: str  # in config.json, or in a config inside of it
     stack: str = ""  # its name, if the model has several
-    path: str = ""  # of a layer, after any prefix: a regular expression, except for "." and the number {i} of the layer
+    path: str = ""  # where a layer is, after any prefix: a regular expression, but "." is a dot, and {i} its number
     weights: tuple = ()  # the tensors in that layer, with or without ".weight"
     mask: str = ""  # causal; or both: a token sees those on both of its sides; or unknown
     form: str = ""  # how the tensors hold q and k, a function of forms.py; or "parts": the model is made of others
@@ -42,14 +42,18 @@ class Row(NamedTuple):
 
     def match(self, names):
         """
-        Returns, for every tensor that belongs to a layer of this row, its weight, and a match with the group i.
-        By the path h.{i}.attn and the weight c_attn, transformer.h.3.attn.c_attn.weight has i = 3 and a prefix.
+        Finds the tensors that hold q and k in the layers of this row. Returns a list of (weight, match with prefix, i).
+        Example: by h.{i}.attn and c_attn, transformer.h.3.attn.c_attn.weight has the prefix "transformer." and i = 3,
+        and h.3.attn.c_attn.bias, h.3.crossattention.c_attn and h.3.attn.c_attn_2 do not match.
         """
         path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
         matches = []
         for weight in self.weights:
             pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
-            matches += [(weight, match) for match in map(re.compile(pattern).fullmatch, names) if match]
+            for name in names:
+                match = re.fullmatch(pattern, name)
+                if match:
+                    matches.append((weight, match))
         return matches
 
 
@@ -71,27 +75,29 @@ PARTS = "vision", "audio", "qformer", "text_encoder", "encoder", "decoder", "bac
 TOWERS = {"vision": "vision|visual|video|image|img|vit", "audio": "audio|speech|sound", "text": "text|language|llm|lm"}
 
 
-class Part(NamedTuple):  # of a model
+class Part(NamedTuple):  # with a config of its own: the vision or the text of a CLIP. A BERT is one part
     name: str  # "" if there is only one
     model_type: str | None
     config: dict
-    names: set  # of its tensors
+    names: set  # what its tensors are called
 
     @property
     def rows(self):
-        """Those of the table, none if the model_type is unknown, changed for a config without a latent of queries."""
+        """The rows of the table for this type, none if it is unknown."""
         rows = TABLE.get(self.model_type, [])
         if rows and rows[0].form == "latent" and not pick(self.config, int, "q_lora_rank"):
-            return [rows[0]._replace(weights=["q_proj", *rows[0].weights[2:]])]  # instead of q_a_proj and q_b_proj
+            # DeepSeek-V2-Lite has a latent for keys, but none for queries: q_proj instead of q_a_proj and q_b_proj
+            return [rows[0]._replace(weights=["q_proj", *rows[0].weights[2:]])]
         return rows
 
 
 def part_of(name, inner):
     """
-    Returns the part that a tensor belongs to: the first one that its name speaks of, or else the text. inner: {part:
-    its config}. In this way model.visual.blocks.0.attn.qkv is of vision, and vision_tower.text_proj, too.
+    Returns the part that a tensor belongs to: the one that its name mentions first, or else the text.
+    inner: {part: its config}. Examples: model.visual.blocks.0.attn.qkv, vision_tower.text_proj -> vision;
+    lm_head, model.layers.0.self_attn.q_proj, supervision.weight (no word in it begins with vision) -> text
     """
-    starts = {}
+    starts = {}  # {part: where in the name}
     for part in {**inner, **TOWERS}:
         match = re.search(rf"(^|[._])({TOWERS.get(part, re.escape(part))})", name)
         if match:
@@ -105,15 +111,22 @@ def find_parts(config, names):
     whole = Part("", model_type, config, names)
     if not whole.rows or whole.rows[0].form != "parts":
         return [whole]
+
+    # the others have a config for each part: vision_config, text_config, or a plain decoder
     inner = {}  # {part: its config}
+    # subtle: early files of CLIP have a vision_config_dict, too, which counts. It is sorted behind vision_config
     for key, value in sorted(config.items()):
-        part = re.sub("_config(_dict)?$", "", key)  # in early files of CLIP vision_config_dict, the later one, counts
+        part = re.sub("_config(_dict)?$", "", key)
         if part in PARTS and isinstance(value, dict):
             inner[part] = value
+    # GIT, and Qwen2-VL's first files, have the sizes of their text at the top
     if "text" not in inner and pick(config, int, "num_attention_heads", "n_head"):
-        inner["text"] = config  # GIT, and Qwen2-VL's first files
-    if model_type == "paligemma":  # the image and the prompt see each other
+        inner["text"] = config
+    # in PaliGemma the image and the prompt see each other, even if no key says so
+    if model_type == "paligemma":
         inner["text"] = {"use_bidirectional_attention": True, **inner.get("text", {})}
+
+    # deal out the tensors: those of a part without a config go nowhere
     names_of = defaultdict(set)  # {part: the names of its tensors}
     for name in names:
         names_of[part_of(name, inner)].add(name)
@@ -125,7 +138,7 @@ def find_parts(config, names):
 
 
 def part_type(model_type, part, config):
-    """Returns the model_type of a part: of its config, if it is in the table, or else clip_text_model or the like."""
+    """Returns the model_type of a part: the one in its config, if the table has it, or else clip_text_model, say."""
     made = f"{model_type}_{part}".replace("-", "_")
     for name in pick(config, str, "model_type"), made, f"{made}_model":
         if name in TABLE and name != model_type:
@@ -157,30 +170,33 @@ class Sizes(NamedTuple):
 
 def read_size(name, row, config):
     """Returns a size by the config, or by the defaults of the class; None if neither tells it."""
-    return pick(config, int, *[key.format(row.stack) for key in KEYS[name].split()], default=getattr(row, name, None))
+    keys = [key.format(row.stack) for key in KEYS[name].split()]  # encoder_layers, num_encoder_layers, ...
+    return pick(config, int, *keys, default=getattr(row, name, None))
 
 
 def softmax_layers(config, n_layer):
-    """
-    Returns which layers have attention with a softmax, or None if only their weights can tell. Of 8 layers
-    full_attention_interval = 4 means 3 and 7; attn_layer_period = 4, attn_layer_offset = 1 mean 1 and 5.
-    """
-    kinds = pick(config, list, *KINDS_OF_LAYERS) or pick(config, str, "hybrid_override_pattern")
-    if kinds:  # it may go on with layers that predict further tokens
-        require(len(kinds) >= n_layer, f"config.json: fewer kinds than layers, {len(kinds)} for {n_layer}: correct it")
-        return [i for i in range(n_layer) if kinds[i] not in NO_SOFTMAX]
+    """Returns which layers have attention with a softmax, or None if only their weights can tell."""
     every = list(range(n_layer))
-    interval = pick(config, int, "full_attention_interval")  # Qwen3-Next
+    # a kind per layer: ["mamba", "attention", ...], or "M-M*" in Nemotron-H. Those for layers that predict may follow
+    kinds = pick(config, list, *KINDS_OF_LAYERS) or pick(config, str, "hybrid_override_pattern")
+    if kinds:
+        require(len(kinds) >= n_layer, f"config.json: fewer kinds than layers, {len(kinds)} for {n_layer}: correct it")
+        return [i for i in every if kinds[i] not in NO_SOFTMAX]
+    # Qwen3-Next: an interval of 4 means layers 3, 7, ...
+    interval = pick(config, int, "full_attention_interval")
     if interval:
         return every[interval - 1 :: interval]
-    period = pick(config, int, "attn_layer_period")  # Jamba
+    # Jamba: a period of 4 and an offset of 1 mean layers 1, 5, ...
+    period = pick(config, int, "attn_layer_period")
     if period:
         return every[pick(config, int, "attn_layer_offset", default=4) :: period]
+    # Kimi: [4, 8] means layers 3 and 7
     kimi = pick(config, dict, "linear_attn_config")
     if kimi:
         counted_from_1 = pick(kimi, list, "full_attn_layers")
         return counted_from_1 and [i - 1 for i in counted_from_1]
-    cross = pick(config, list, "cross_attention_layers", default=[])  # Mllama
+    # LFM2 and Bamba list them. Mllama lists its layers with cross-attention instead. In most models it is every layer
+    cross = pick(config, list, "cross_attention_layers", default=[])
     return pick(config, list, "full_attn_idxs", "attn_layer_indices") or [i for i in every if i not in cross]
 
 
@@ -190,20 +206,21 @@ def mask_is_causal(row, config):
         return any(pick(config, bool, key) for key in ("is_decoder", "causal"))
     if row.mask != "causal":
         return None if row.mask == "unknown" else False
-    # In Gemma 4 "all", or "vision", which is of images only. LFM2 and LLaMA say it in the name of their architecture,
-    # as LlamaBiModel. Other classes have is_decoder = False by default, whatever their mask.
+    # a causal model may be trained on without its mask: then it is neither, and says so in one of many ways. In Gemma 4
+    # it is "all", and "vision" is about images only. LFM2 and LLaMA say it by their class: LlamaBiModel or
+    # LlamaEncoderModel, but not LlamaBigModel or EncoderDecoderModel. Beside llama, is_decoder = False is the default
     is_changed = (config.get("use_bidirectional_attention") in (True, "all")
                   or re.search(r"Bi[A-Z]|Bidirectional|Encoder(?!Decoder)", str(config.get("architectures")))
                   or pick(config, bool, "bidirectional")
                   or pick(config, bool, "is_causal") is False
                   or row.model_type == "llama" and pick(config, bool, "is_decoder") is False)
-    return None if is_changed else True  # None: it was first trained as a causal model, and then not
+    return None if is_changed else True
 
 
 def read_sizes(row, config, i):
     """
     Returns the sizes of the heads of layer i, from the config or the defaults of the class; None where neither says it.
-    num_attention_heads may be 8, or [8, 4], of which layer 1 has 4.
+    Example: if num_attention_heads = [8, 4], layer 1 has 4.
     """
     of_layer = {}  # the config of this layer
     for key, value in config.items():
