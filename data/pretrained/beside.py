@@ -1,7 +1,7 @@
 """
 What may lie beside the weights of queries and keys. The one rule: a tensor in their block of attention is the weight,
-its bias or in beside.csv, or the model is refused. So no adapter, parametrization, mask of pruning or scale goes
-without a word, whatever it is called.
+its bias or in beside.csv, or the model is refused. So no adapter, parametrization, pruning mask or scale goes
+unnoticed, whatever it is called.
 """
 
 import csv
@@ -10,27 +10,31 @@ from pathlib import Path
 
 from . import require
 
-# Names in a block of attention that change no query or key: of outputs, norms, positions, masks and biases.
+# Names in a block of attention that change no query or key: outputs, norms, positions, masks and biases.
 with open(Path(__file__).parent / "beside.csv", encoding="utf-8", newline="") as file:
     HARMLESS = {line["name"] for line in csv.DictReader(file)}
-# In the module of a weight: its bias, how far activations go in Gemma's clipped layers, what TransformerEngine saves.
+# Names in the module of a weight: its bias, Gemma's ranges of clipped activations, what TransformerEngine saves.
 OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max", "_extra_state"}
-# What queries, and both, are called in names of weights; and any word for queries or keys.
+# What weights are called that hold queries, alone or with keys.
 QUERY = r"query|q|Q|wq|wQ|Wq|WQ|qk|qkv|QKV|c_attn|W_?pack|[wW]qkv|att_proj|query_key_value"
+# Any word for queries or keys: in q_delta, attn_q, key_norm, kv_a and q2, but not in queries, faq, monkey and rank.
 QK_WORD = re.compile(rf"(?<![a-zA-Z])({QUERY}|key|k|K|wk|wK|Wk|WK|kv)(?![a-zA-Z])")
-# The name of such a weight; in_proj is one if it is that of an attention. Those of other modules are of mixers.
+# The whole name of a weight that may hold queries, after any path:
+#     h.0.attn.c_attn, self.query.weight, attn.to_q, q_a_proj, query_3, Wqkv, self_attn.in_proj_weight    match
+#     c_attn.bias, q_norm.weight, k_proj.weight, faq_proj, and mamba.in_proj, which is no attention       do not
 LIKE_QUERY = re.compile(rf"(.*[._])?({QUERY}|attn\.attn|(attn|attention|mha)(\.self)?\.in_proj)(_?\d+)?"
                         r"(_?(proj|lin|linear|net|layer|weight|a_proj|b_proj))?(\.linear)?(\.weight)?")
 CROSS = re.compile(r"cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention")
+# Weights that something else is added to or multiplied with: parametrizations, PEFT's base_layer, prune's weight_orig.
 WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
 PREDICTING = "mtp", "mtp_block", "mtp_layers"  # modules that predict further tokens, in any model
-# What to do about a tensor that may change a query or key, by a word of its name.
+# What to do about a tensor that may change a query or key: the first whose pattern is in its name. The last always is.
 REMEDIES = {
     "merge the adapter and save again (PEFT: merge_and_unload())": r"lora|adapter|base_layer",
     "merge the two and save again (prune.remove, remove_parametrizations)": r"parametrizations|_orig\b|mask",
     "if the weights are quantised, multiply them by their scales and save again": r"scale|qweight|qzeros|g_idx",
+    "if it does not, score the layers in Python with score_layers": "",
 }
-OTHERWISE = "if it does not, score the layers in Python with score_layers"
 
 
 def is_of(name, modules):
@@ -40,8 +44,8 @@ def is_of(name, modules):
 
 def is_cross_attention(name):
     """
-    Returns whether a tensor is of the cross-attention of a layer: by what comes after the number of the layer, as in
-    decoder.layers.0.encoder_attn.q_proj.weight, and not in cross_encoder.layers.0.self_attn.q_proj.weight.
+    Returns whether a tensor belongs to cross-attention, by what comes after the last number in its name:
+    decoder.layers.0.encoder_attn.q_proj.weight does, and cross_encoder.layers.0.self_attn.q_proj.weight does not.
     """
     _, *after = re.split(r"(?:^|\.)\d+\.", name)
     return bool(after and CROSS.search(after[-1]))
@@ -49,65 +53,72 @@ def is_cross_attention(name):
 
 def looks_like_query(name, shape):
     """
-    Returns whether a tensor may hold the queries of a layer, alone or with the keys, as h.0.attn.c_attn.weight (3 C, C)
-    may. h.0.attn.c_attn.bias (3 C) and pooler.query.weight, of no layer, do not.
+    Returns whether a tensor may hold the queries of a layer, alone or with the keys: h.0.attn.c_attn.weight (3 C, C)
+    may. h.0.attn.c_attn.bias (3 C) has one dimension, and pooler.query.weight lies in no layer: it has no number.
     """
-    is_numbered = re.search(r"(^|\.)\d+\.", name) is not None
-    return is_numbered and len(shape) > 1 and LIKE_QUERY.fullmatch(name) is not None
+    number = re.search(r"(^|\.)\d+\.", name)
+    return bool(number and len(shape) > 1 and LIKE_QUERY.fullmatch(name))
 
 
-def refuse_changed(layers, shapes, unscored):
+def refuse_changed(layers, names, unscored):
     """
-    Returns the names in the blocks of attention of these layers, or, of layers that hold q and k themselves, those that
-    sound like queries or keys. Raises CheckpointError if one of them may change q or k. shapes: of all tensors.
-    unscored: modules that do not.
-    Of h.0.attn.q.weight and h.0.attn.k.weight the block is h.0.attn, and the words are q and k. Then h.0.attn.q.bias is
-    harmless (OF_WEIGHT), h.0.attn.out.weight too (beside.csv), and h.0.attn.q_delta is refused.
+    Returns q, k and all tensors that lie beside them. Where q and k lie directly in the layer, only those whose name
+    sounds like a query or key. Raises CheckpointError if one of them may change q or k. unscored: modules that do not.
+    Example: h.0.attn.q.weight and h.0.attn.k.weight are scored. Their block is h.0.attn, and its words are q and k
+        h.0.attn.q.bias, h.0.attn.out.weight     are harmless, by OF_WEIGHT and by beside.csv
+        h.0.attn.q_delta                         is refused
     """
+    # in which blocks of attention do q and k lie, and what are they called there?
     scored = set().union(*[layer.names for layer in layers])
     words_of = {}  # {block: its words}
     for name in scored:
         require(not WRAPPED.search(name), why_refused(name))
         block, word = split_name(name)
         words_of.setdefault(block, set()).add(word)
+
     inside = set()
-    for name in shapes:
+    for name in names:
+        # h.0.attn.q.bias may lie in the blocks "", h, h.0, h.0.attn and h.0.attn.q: try all of them
         path = name.split(".")
         for n, first in enumerate(path):
             block = ".".join(path[:n])
             words = words_of.get(block)
             if not words:
                 continue
+
+            # a layer that holds q and k itself holds other things, too: only what is called like q or k is beside them
             is_called_after = QK_WORD.search(first) or first.startswith(tuple(words))
-            if is_layer(path[:n]) and not is_called_after:  # a whole layer holds other things, too
+            if is_layer(path[:n]) and not is_called_after:
                 continue
+
+            # what lies beside them is one of them, or has to be known
             inside.add(name)
-            rest = ".".join(path[n:])
-            is_harmless = name in scored or is_of(name, unscored) or changes_nothing(rest, words)
+            is_harmless = name in scored or is_of(name, unscored) or changes_nothing(path[n:], words)
             require(is_harmless, why_refused(name))
     return inside
 
 
 def why_refused(name):
     """Returns why a tensor is refused, and what to do about it."""
-    remedies = [remedy for remedy, signs in REMEDIES.items() if re.search(signs, name)]
-    return f"{name} lies beside a query or key and may change it: {[*remedies, OTHERWISE][0]}"
+    remedy = next(remedy for remedy, pattern in REMEDIES.items() if re.search(pattern, name))
+    return f"{name} lies beside a query or key and may change it: {remedy}"
 
 
 def split_name(name):
-    """Returns the block of attention that a weight is in, and its word: h.0.attn and q of h.0.attn.q.weight."""
+    """Returns the block of attention that holds a weight, and its word: h.0.attn.q.weight -> h.0.attn, q."""
     block, _, word = re.sub(r"(\.linear)?(\.weight)?$", "", name).rpartition(".")
     return block, word
 
 
 def is_layer(path):
-    """Returns whether a module, by the parts of its name, is a whole layer, or the whole model."""
-    return not path or (path[-1].isdigit() and sum(part.isdigit() for part in path) == 1)
+    """Returns whether a module, by the parts of its name, is a whole layer (h.0, not h.0.expert.3), or the model."""
+    numbers = [part for part in path if part.isdigit()]
+    return not path or numbers == [path[-1]]
 
 
-def changes_nothing(rest, words):
-    """Returns whether a tensor, by its name in the block of attention, changes no query or key."""
-    for word in words:
-        if rest.startswith(f"{word}."):
-            return rest.removeprefix(f"{word}.") in OF_WEIGHT
-    return rest.partition(".")[0] in HARMLESS
+def changes_nothing(path, words):
+    """Returns whether a tensor, by its path in the block of attention, changes no query or key: q.bias, out.weight."""
+    first, *inside = path
+    if first in words:
+        return ".".join(inside) in OF_WEIGHT
+    return first in HARMLESS

@@ -101,8 +101,7 @@ def stacks_of_parts(config, shapes):
                 stack = f"{part.name}.{row.stack}"  # vision.global
             stacks.append(Stack(stack, mask_is_causal(row, part.config), layers))
 
-            part_shapes = {name: shapes[name] for name in part.names}
-            accounted_for |= elsewhere | refuse_changed(layers, part_shapes, row.unscored)
+            accounted_for |= elsewhere | refuse_changed(layers, part.names, row.unscored)
             # subtle: any tensor called like a weight of this row, even k_proj, needs a place as a query does
             queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
 
