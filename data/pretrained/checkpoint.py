@@ -4,8 +4,8 @@ Reads chosen tensors of a checkpoint, and nothing else of it.
     checkpoint = open_checkpoint("gpt2")    # a name of models.csv, a Hub id, a folder, a file, or a torch.nn.Module
     for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-Of safetensors the header is read, and then the bytes of each tensor, from the Hub by ranges over HTTP. A file of
-torch.save is mapped into memory, and the Hub sends it whole. A pickle that would run code is refused by torch.
+From safetensors it reads the header, and then the bytes of each tensor, on the Hub by ranges over HTTP. A torch.save
+file is mapped into memory, and the Hub sends it whole. A pickle that would run code is refused by torch.
 """
 
 import argparse
@@ -25,14 +25,14 @@ from tqdm import tqdm
 from . import CheckpointError, only_checkpoint_errors, require
 from .folders import SUFFIXES, Folder, find_source, open_folder
 
-# Of a folder the first of these is read. ckpt.pt is of train.py or nanoGPT; an export beside it may be older.
+# The first of these in a folder is read. train.py and nanoGPT write ckpt.pt; an export beside it may be older.
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
            "ckpt.pt")
 STATE_DICTS = "state_dict", "model", "model_state_dict", "net", "module"  # under which training scripts save weights
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
+# What torch.compile, FSDP, DDP and activation checkpointing add: module._orig_mod.h.0.q -> h.0.q. submodule.q stays.
 WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
-# In the names of files and folders of which each process has written one; and in those of 1 of 2 files.
+# PIECE: names of files that each process writes for itself, such as rank_0. SHARD: 1-of-2, but not 1-of-1.
 PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p)[._-]?\d")
 SHARD = re.compile(r"\d[-_]of[-_](?!0*1\b)\d")
 ADAPTER = "an adapter, not a model: merge it with PEFT's merge_and_unload(), and save that elsewhere"
@@ -42,9 +42,10 @@ torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO
 
 def find_files(folder, name):
     """
-    Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it.
-    model-00001-of-00002.safetensors stands for the index.json that lists it, and so for both files.
+    Returns the files of weights, and {tensor: its file} if there is an index. name: the name of a file, or "" to find
+    it. model-00001-of-00002.safetensors stands for the index.json that lists it, and so for both files.
     """
+    # 1) which file? the one that was asked for, or else the first of WEIGHTS
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
     require(not is_adapter, ADAPTER)
     there = [known for known in WEIGHTS if known in folder.names]
@@ -53,11 +54,18 @@ def find_files(folder, name):
     name = name or (there or [""])[0]
     require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: give the path "
             "of the file of the model, get the index.json of its pieces, or convert it with save_pretrained")
-    for file in [name] if name.endswith(".json") else [file for file in folder.names if file.endswith(".index.json")]:
-        index = read_json(folder, file)["weight_map"]
-        if name == file or name in index.values():
-            return sorted(set(index.values())), index
-    is_piece = PIECE.search(f"{folder.called}/{name}") and "config.json" not in folder.names  # else shapes are compared
+
+    # 2) is it an index, or listed in one? Then the model is all files of this index
+    indexes = [file for file in folder.names if file.endswith(".index.json")]
+    if name.endswith(".json"):
+        indexes = [name]
+    for file in indexes:
+        file_of = read_json(folder, file)["weight_map"]
+        if name == file or name in file_of.values():
+            return sorted(set(file_of.values())), file_of
+
+    # 3) else it is the whole model, or a piece, by its name. With a config.json, wrong shapes are noticed later
+    is_piece = PIECE.search(f"{folder.called}/{name}") and "config.json" not in folder.names
     require(not is_piece and not SHARD.search(name), f"{folder.called}/{name} is a piece by its name: give the folder "
             "of all, with its index.json; merge them with what wrote them; or gather them around score_model")
     return [name], {}
@@ -79,20 +87,25 @@ class TensorInfo(NamedTuple):
 
 
 def read_safetensors(folder, file):
-    """Returns the tensors of a file by name, and {}. Refuses what the library would not read either."""
-    start = 8 + int.from_bytes(folder.read(file, 0, 8).numpy(), "little")  # of the data
+    """Returns {name: TensorInfo} for a file, and {}. Refuses what the library would not read either."""
+    # the file: 8 bytes that hold the length of the header, the header in JSON, and the data
+    start = 8 + int.from_bytes(folder.read(file, 0, 8).numpy(), "little")  # where the data begins
     require(start <= min(folder.size(file), 100_000_000), f"{file} is cut short, or no safetensors: get it again")
     header = json.loads(folder.read(file, 8, start - 8).numpy().tobytes())
     header.pop("__metadata__", None)
+
+    # tensors have to lie one behind the other. If a name is in the header twice, JSON keeps one, and there is a hole
     tensors = {}
-    end = 0  # of the tensors before this one: they lie one behind the other, and a name that stands twice leaves a hole
+    end = 0  # where the tensor before this one ends
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, shape = DTYPES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])
         first, last = entry["data_offsets"]
-        n_bytes = last - first if isinstance(dtype, str) else math.prod(shape) * dtype.itemsize
-        require(first == end and last == first + n_bytes, f"{file} is damaged at {name}: get it again")
+        n_bytes = last - first
+        is_whole = isinstance(dtype, str) or n_bytes == math.prod(shape) * dtype.itemsize
+        require(first == end and is_whole, f"{file} is damaged at {name}: get it again")
         end = last
 
+        # subtle: without these defaults every tensor would read the bytes of the last one
         def read(first=first, n_bytes=n_bytes, dtype=dtype, shape=shape):
             return folder.read(file, start + first, n_bytes).view(dtype).reshape(shape)
 
@@ -102,9 +115,10 @@ def read_safetensors(folder, file):
 
 
 def read_torch(folder, file):
-    """Returns the tensors of a file of torch.save by name, and all that is in it."""
+    """Returns {name: TensorInfo} for a file that torch.save has written, and all that is in it."""
+    # map it into memory, so that only the wanted tensors are read. Files from before torch 1.6 are no zip: read all
     path = folder.local_path(file)
-    can_be_mapped = False  # files of before torch 1.6 are no zip
+    can_be_mapped = False
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as zipped:
             can_be_mapped = all(record.compress_type == zipfile.ZIP_STORED for record in zipped.infolist())
@@ -112,9 +126,12 @@ def read_torch(folder, file):
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=can_be_mapped)
     except pickle.UnpicklingError as e:  # torch's own words advise to let it run
         raise CheckpointError(f"{file} would run code, or it is damaged: save the state_dict() alone") from e
+
+    # find the weights: {"model": {"module": weights}, "epoch": 3}, say, holds them two levels deep
     state = saved
     for key in STATE_DICTS:
-        state = state[key] if isinstance(state.get(key), dict) else state
+        if isinstance(state.get(key), dict):
+            state = state[key]
     tensors = {}
     for name, x in state.items():
         if isinstance(x, torch.Tensor):
@@ -126,12 +143,12 @@ def read_torch(folder, file):
 
 
 def config_of_training(saved):
-    """Returns the config in a checkpoint of nanoGPT or train.py, {} if it is of neither. saved: all that is in it."""
+    """Returns the config in a checkpoint that nanoGPT or train.py wrote, else {}. saved: all that is in it."""
     if isinstance(saved.get("model_args"), dict):
         return {**saved["model_args"], "model_type": "nanogpt"}
     if isinstance(saved.get("config"), dict) and "causal" in saved["config"]:
-        n_heads = saved.get("n_heads")  # of each layer; None: the checkpoint is older
-        return {**saved["config"], "num_attention_heads_per_layer": n_heads, "model_type": "train.py-checkpoint"}
+        return {**saved["config"], "model_type": "train.py-checkpoint",
+                "num_attention_heads_per_layer": saved.get("n_heads")}  # None: the checkpoint is older
     return {}
 
 
@@ -151,9 +168,9 @@ def plain_names(tensors):
 class Checkpoint(NamedTuple):
     config: dict  # its config.json, or what a training script has in its place
     tensors: dict  # {name in a plain model: TensorInfo}
-    n_params: int  # the number of elements of the floating-point tensors; tied ones count once
+    n_params: int  # how many elements the floating-point tensors have; tied ones count once
     folder: Folder | None = None  # None: it is in memory
-    size: int = 0  # bytes of all files of weights
+    size: int = 0  # bytes in all its files of weights
     files: tuple = ()  # their names
 
     @property
@@ -168,13 +185,14 @@ class Checkpoint(NamedTuple):
     def stream(self, groups):
         """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
         if self.folder is None:  # one after the other: processes that share a tensor have to gather it together
-            yield from ({name: self.read(name) for name in group} for group in groups)
+            for group in groups:
+                yield {name: self.read(name) for name in group}
             return
         ahead = deque()  # the groups that are being read
         with ThreadPoolExecutor(8) as pool:
-            for n_read, group in enumerate([*groups, *AHEAD * [[]]]):  # empty ones at the end let the last ones out
+            for group in [*groups, *AHEAD * [[]]]:  # empty ones at the end let the last ones out
                 ahead.append({name: pool.submit(self.read, name) for name in group})
-                if n_read >= AHEAD:
+                if len(ahead) > AHEAD:
                     yield {name: tensor.result() for name, tensor in ahead.popleft().items()}
 
     @only_checkpoint_errors("a tensor")
@@ -189,29 +207,36 @@ class Checkpoint(NamedTuple):
 
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source):
-    """Returns the Checkpoint of a module in memory, of a folder or file, or of the Hub."""
+    """Returns the Checkpoint that a module in memory, a folder, a file, or a name on the Hub stands for."""
     if isinstance(source, torch.nn.Module):
         return read_module(source)
+
+    # read what the files say about their tensors, eight files at a time
     folder, name = open_folder(find_source(str(source)))
-    files, index = find_files(folder, name)
+    files, file_of = find_files(folder, name)
     read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
     with ThreadPoolExecutor(8) as pool:
         contents = dict(zip(files, pool.map(partial(read_file, folder), files)))
+
+    # if there is an index, it says which file has a tensor, because others may have old copies
     tensors, saved = contents[files[0]]
-    if index:  # it says which file has a tensor, because others may have old copies
-        tensors = {tensor: contents[file][0][tensor] for tensor, file in index.items()}
-        unlisted = set().union(*[of_file for of_file, _ in contents.values()]) - index.keys()
-        require(not unlisted, f"the index.json does not list {sorted(unlisted)[:1]} of its files: save the model again")
+    if file_of:
+        tensors = {tensor: contents[file][0][tensor] for tensor, file in file_of.items()}
+        for in_file, _ in contents.values():
+            unlisted = sorted(in_file.keys() - file_of.keys())
+            require(not unlisted, f"the index.json does not list {unlisted[:1]} of its files: save the model again")
     config = config_of_training(saved)
     if not config and "config.json" in folder.names:
         config = read_json(folder, "config.json")
+
+    # count parameters. Tied weights are the same bytes, so they have one key
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     size = sum(map(folder.size, files))
     return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, tuple(files))
 
 
 def read_module(module):
-    """Returns the Checkpoint of a model in memory, whose tensors are there already."""
+    """Returns the Checkpoint for a model in memory, whose tensors are there already."""
     while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
         module = module.module  # DDP
     require(not hasattr(module, "peft_config"), ADAPTER)

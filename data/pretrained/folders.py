@@ -20,7 +20,7 @@ from tqdm import tqdm
 from .. import printable
 from . import only_checkpoint_errors, require
 
-SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # of the files that can be read
+SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # what files that can be read end with
 WAIT = 10  # seconds without a byte
 
 
@@ -28,8 +28,8 @@ class Folder:
     def __init__(self, path):
         self.path = Path(path)
         self.called = self.path.resolve().name
-        self.names = sorted(os.listdir(path))  # of files and folders
-        self.bytes_read = []  # of every range that was read; no sum, because several threads can append, but not add
+        self.names = sorted(os.listdir(path))  # files and folders
+        self.bytes_read = []  # for each range that was read; no sum, because several threads can append, but not add
 
     def local_path(self, file):
         return self.path / file
@@ -51,11 +51,11 @@ class HubFolder(Folder):
     def __init__(self, info, inside):
         self.repo, self.commit = info.id, info.sha
         self.inside = self.called = inside  # "", or the path of the folder and "/"
-        files = [file for file in info.siblings if file.rfilename.startswith(inside)]
-        self.sizes = {file.rfilename.removeprefix(inside): file.size for file in files}
+        self.sizes = {file.rfilename.removeprefix(inside): file.size
+                      for file in info.siblings if file.rfilename.startswith(inside)}
         self.names = sorted({file.partition("/")[0] for file in self.sizes})
         self.bytes_read = []
-        self.by_range = set()  # files of which a range has come
+        self.by_range = set()  # files that came by a range before
 
     def size(self, file):
         return self.sizes[file]
@@ -73,12 +73,12 @@ class HubFolder(Folder):
         self.bytes_read.append(n)
         url = hf_hub_url(self.repo, self.inside + file, revision=self.commit)
         asked = f"{start}-{start + n - 1}"
-        # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
+        # Compressed by the server, a range would be other bytes. No other host gets the token in build_hf_headers.
         headers = build_hf_headers() | {"Range": f"bytes={asked}", "Accept-Encoding": "identity"}
         if file in self.by_range:
             answer = http_backoff("GET", url, headers=headers, timeout=WAIT)  # asks again if the connection breaks
             self.require_range(answer, file, asked)
-        else:  # a host may send all of the file instead: then it is left after its headers
+        else:  # a host may send the whole file instead: then hang up after the headers
             with http_stream_backoff("GET", url, headers=headers, timeout=WAIT) as answer:
                 self.require_range(answer, file, asked)
                 answer.read()
@@ -113,10 +113,14 @@ def open_folder(source):
     path = Path(source).expanduser()
     if not path.exists():
         where, _, revision = source.partition("@")
-        where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
+        file = ""
+        if where.endswith(SUFFIXES):
+            where, _, file = where.rpartition("/")
         with only_checkpoint_errors("no file or folder here, and from the Hub it"):
             return open_repository(where, revision), file
-    return Folder(path if path.is_dir() else path.parent), "" if path.is_dir() else path.name
+    if path.is_dir():
+        return Folder(path), ""
+    return Folder(path.parent), path.name
 
 
 def open_repository(where, revision):
