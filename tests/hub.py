@@ -7,7 +7,7 @@
 
 Like the Hub it answers /api/models/ID[/revision/REV] and /ID/resolve/REV/FILE. It redirects weight files to a second
 host, the CDN, where it serves byte ranges: itself by another name. A dataset is a repository whose name begins with
-datasets/, as in its addresses; of these it also answers ID/tree/REV. With hub.ranges = False every file is sent whole.
+datasets/, as in its addresses; for these it also answers ID/tree/REV. With hub.ranges = False every file is sent whole.
 """
 
 import hashlib

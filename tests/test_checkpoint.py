@@ -147,7 +147,7 @@ def test_tensors_that_have_no_score_are_named_and_only_when_they_are_asked_for(t
 @pytest.mark.parametrize("options", [{}, dict(_use_new_zipfile_serialization=False),
                                      dict(compression=zipfile.ZIP_DEFLATED)])
 def test_views_and_ties_come_out_as_torch_has_saved_them(tmp_path, options):
-    """Also out of a zip that is not stored flat, and out of a file of before torch 1.6."""
+    """Also out of a compressed zip, and out of a file from before torch 1.6."""
     wide = torch.randn(48, 40)
     state = {"whole": wide, "tied": wide, "transposed": wide.T, "rows": wide[8:24], "half": wide.half().T}
     opened = read(folder(tmp_path / "toy", {BIN: as_bin(state | {"epoch": 3}, **options)}), [[*state]], state)

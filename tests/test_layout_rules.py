@@ -26,7 +26,7 @@ CLIP = dict(model_type="clip", text_config={}, vision_config=dict(num_attention_
             vision_config_dict=dict(num_hidden_layers=1))
 TEXT = {"text": (True, 2, 4, 4)}
 
-FOUND = {  # config, names; of each stack: causal, layers, query heads, key heads (of the last layer)
+FOUND = {  # config, names; for each stack: causal, layers, query heads, key heads (of the last layer)
     "the text of old Qwen2-VL files has its sizes at the top": (
         dict(LLAMA, model_type="qwen2_vl", vision_config={"depth": 1, "num_heads": 2}),
         llama() | qk("visual.blocks.{i}.attn", [0], (72, 24), weights="qkv"), {"vision": (False, 1, 2, 2)} | TEXT),
@@ -164,7 +164,7 @@ REFUSED = [  # config, names, what is said
     (LLAMA, llama() | llama(prefix="teacher."), "under each of"),
     *[(LLAMA, llama() | qk("cross_encoder.blocks.{i}.attn", weights=weights), "no known place for cross_encoder")
       for weights in ("query key", "qkv", "in_proj")],
-    # Of it only layers that the config leaves out, as if they predicted further tokens.
+    # The tower has only layers that the config leaves out, as if they predicted further tokens.
     (LLAMA, llama() | llama([2, 3], prefix="tower."), "under each of"),
     (LLAMA, llama() | {Q_PROJ: (32, 32)}, "have the same number"),
     # Quantised weights, adapters, parametrizations, masks, scales: in the module of a weight, in its block, around it.

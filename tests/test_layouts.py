@@ -45,7 +45,7 @@ class Probe(TorchDispatchMode):
     Gives basis vectors to every self-attention module of a model and keeps what it multiplies.
 
     heads: name of the module -> pairs q, k (H, C, D): of every basis vector, less those of the zero vector (biases).
-    causal: name of the module -> position 0 does without position 1; of a second run, with basis = False.
+    causal: name of the module -> position 0 does without position 1; found in a second run, with basis = False.
     """
 
     def __init__(self, model):
@@ -94,7 +94,7 @@ class Probe(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def keep(self, name, q, k):
-        """q, k (B H, T, D), or two factors of something else, as of a projection."""
+        """q, k (B H, T, D), or the factors of another product, such as a projection."""
         batch = self.rows // q.shape[1]
         if k.shape != q.shape or batch * q.shape[1] != self.rows or q.shape[0] % batch:
             return
@@ -211,7 +211,7 @@ def on_the_hub(config):
 
 def require_same(found, tensors, also, others):
     """
-    Both have the same stacks of layers with the same W_qk of each head. (Not the same weights: some files hold the rows
+    Both have the same stacks of layers with the same W_qk in each head. (Not the same weights: some files hold the rows
     of a head in another order.)
     """
     assert [(stack.name, stack.causal) for stack in found] == [(stack.name, stack.causal) for stack in also]
@@ -229,7 +229,7 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    # Of git and so on, whose config they share; other names of a T5Gemma's sides; and those of test_checkpoint.py.
+    # Some share the config of git and so on; some are other names of a T5Gemma's sides; some are in test_checkpoint.py.
     proven = {"git_text", "cohere_asr_text", "idefics_text", "t5gemma_encoder", "t5gemma_decoder", "nanogpt",
               "train.py-checkpoint", *OTHER_TYPES}
     for kind, config, *_ in (param.values for param in CASES):

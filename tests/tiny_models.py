@@ -48,7 +48,7 @@ SMALL = {name: number for number, names in NUMBERS.items() for name in names.spl
     pad_token_id=0, decoder_attention_heads=2, v_head_dim=7, kv_lora_rank=10, q_lora_rank=12, vocab_size=50,
     conv_dim=(8, 8), conv_stride=(5, 5), conv_kernel=(5, 5), attention_types=[[["global", "local"], 1]],
     relative_attention=True, pos_att_type=["c2p", "p2c"])
-# Beside them, of what sees images only, of what takes their patches with a grid, and of what hears only.
+# Other sizes for what only sees images, for what takes their patches with a grid, and for what only hears.
 IMAGES = dict(hidden_size=24, num_hidden_layers=3, num_key_value_heads=4, head_dim=6)
 GRID = dict(hidden_size=32, embed_dim=32, patch_size=4, image_size=32)
 SOUND = dict(IMAGES, d_model=24, encoder_layers=3)
@@ -84,7 +84,7 @@ def small(known, config):
             continue
         kind = inner.get("model_type")
         its_class = configuration_auto.CONFIG_MAPPING[kind] if kind else known.sub_configs.get(name)
-        if its_class is transformers.AutoConfig:  # it may be of any class: take that of the default
+        if its_class is transformers.AutoConfig:  # it may have any class: take the default
             its_class = type(getattr(known(), name))
             inner = dict(inner, model_type=getattr(its_class, "model_type", None))
         if dataclasses.is_dataclass(its_class):
@@ -226,7 +226,7 @@ CLASSES = [getattr(modeling_auto, f"MODEL_{name}MAPPING_NAMES") for name in (
 # Parts, which are proven in their wholes; and what needs another package.
 NOT_ALONE = re.compile(".*_(model|qformer|encoder|decoder)|gemma4_vision|gemma3n|layoutlmv2|"
                        "voxtral_realtime_text|fast_vlm|perception_lm|(kimi_k25|video_llama_3)_vision")
-# Types that need inputs of their own: of these only the layers are counted, and nothing is run.
+# Types that need inputs of their own: their layers are only counted, and nothing is run.
 NOT_RUN = set("""bros dia fsmt idefics kimi_k25 longt5 moonshine paddleocr_vl patchtst pegasus_x qwen3_asr seamless_m4t
     seamless_m4t_v2 seggpt udop video_llama_3 videomae vilt vivit vjepa2 voxtral_realtime
     time_series_transformer cohere_asr minicpmv4_6""".split())

@@ -84,6 +84,6 @@ def folder(path: Path, files: dict[str, bytes], config: bytes | None = CONFIG) -
 
 
 def model_folder(path, tensors, config: dict | None = None) -> Path:
-    """A folder with a model.safetensors of these tensors, of which two may be one, and with this config.json if any."""
+    """A folder with these tensors in a model.safetensors (two may be one), and with this config.json if any."""
     copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     return folder(Path(path), {"model.safetensors": save(copies)}, json.dumps(config).encode() if config else None)
