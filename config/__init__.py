@@ -132,6 +132,7 @@ class TrainConfig:
 
 
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
+FACTS = "tokenizer", "sha256", "n_params", "lengths", "commit", "python", "torch", "device_name"
 
 # Two runs that differ in a key may still be the same in these respects:
 #     how        what they compute: the key only says where and how a run runs
@@ -164,28 +165,21 @@ def differing_keys(configs):
     return sorted(key for key in keys if any(other.get(key) != first.get(key) for other in others))
 
 
-# Keys of older runs, with the value that means what the code does now.
-GONE = {"optimizer": "adamw", "keep": 0, "qkv_rate": 1.0, "qk_norm": False, "constraint": "none",
-        "constraint_weight": 0.0}
-
-
 def as_now(config, path, only_known=False):
     """
-    Returns the keys of a run, maybe of older code, as they would be now, a dict. path: of the run, for a ConfigError.
+    Translates the config of an older run to today's keys: one that it lacks has its default. path: of its file.
 
-    Raises ConfigError if the run has another value of a key that is gone: the code would compute something else. With
-    only_known also if it has a key that the code does not know, as one of a fork.
+        {"seed": 3} -> {"data_dir": "data/sympy/bytes", "causal": False, ..., "seed": 3, ...}
+
+    With only_known, raises ConfigError if the config has a key that this code does not know, as it went since, or was
+    added by a fork: the code would compute something else. To be compared, runs may have such keys.
     """
-    now = vars(TrainConfig())  # a newer key has its default
-    for key, value in config.items():
-        if key in GONE and key not in now:  # a fork may have it again
-            require(value == GONE[key], f"{path} has {key} = {value!r}, which this code cannot do: use the commit of "
-                    "its run.json")
-        else:
-            require(key in now or not only_known, f"{path} has {key} = {value!r}, a key that this code does not know: "
+    if only_known:
+        for name, value in config.items():
+            require(name in KEYS,
+                    f"{path} has {name} = {value!r}, a key that this code does not know: "
                     "use the commit of its run.json")
-            now[key] = value
-    return now
+    return vars(TrainConfig()) | config
 
 
 def command_line(argv):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import config
 from config import ROOT, command_line, load
 from model import Transformer
 
@@ -17,11 +16,6 @@ def test_every_config_file_loads_and_builds_its_model(path):
     assert cfg.out_dir == f"out/{path.stem}"
     with torch.device("meta"):
         assert len(Transformer(cfg.of_model(50304)).blocks) == cfg.n_layer
-
-
-def test_a_key_that_went_is_known_again_where_a_fork_has_it(monkeypatch):
-    monkeypatch.setitem(config.GONE, "n_head", 4)
-    assert config.as_now(dict(n_head=3), "run")["n_head"] == 3
 
 
 def test_the_published_recipe_is_what_the_bert_file_says():

@@ -16,7 +16,7 @@ import torch
 import train
 from config import ConfigError
 from data import export
-from data.runs import read, write
+from data.runs import kept, read, write
 from tests.lives import (TRAIN_STEP, checkpoint, in_processes, killed, log, make_trainer, refusal, result, resume, run,
                          scores)
 
@@ -149,8 +149,8 @@ def test_a_full_disk_is_named_in_one_line_and_what_a_killed_run_left_is_removed(
     assert checkpoint(copied)["step"] == 12 and not left.exists()
 
 
-@pytest.mark.parametrize("key, value, is_known", [("qk_norm", True, True), ("of_a_fork", 1, False)])
-def test_a_run_that_this_code_cannot_do_is_refused_by_the_name_of_its_key(copied, key, value, is_known):
+@pytest.mark.parametrize("key, value", [("qk_norm", True), ("of_a_fork", 1)])  # of older code, and of other code
+def test_a_run_that_this_code_cannot_do_is_refused_by_the_name_of_its_key(copied, key, value):
     folder = Path(copied.out_dir)
     state, run_json = checkpoint(copied), json.loads((folder / "run.json").read_text())
     for file in state, run_json:
@@ -160,11 +160,11 @@ def test_a_run_that_this_code_cannot_do_is_refused_by_the_name_of_its_key(copied
     assert f"{key} = {value}" in refusal(copied, init_from="resume", max_iters=18)
     with pytest.raises(SystemExit, match=f"{key} = {value}"):
         export.main([copied.out_dir])
-    if is_known:
-        with pytest.raises(ConfigError, match=f"{key} = {value}"):
-            read.read_run(copied.out_dir)
-    else:  # runs of forks are compared: their key makes another task
-        assert read.read_run(copied.out_dir).config[key] == value
+    arm = read.read_run(folder)
+    assert arm.config[key] == value  # it is compared: its key makes another task
+    kept.write_comparison(folder / "c.csv", dict(a=arm))
+    with pytest.raises(ConfigError, match=f"c.csv has {key} = {value}, .*: use the commit of its run.json"):
+        kept.read_comparison(folder / "c.csv")
 
 
 def test_rows_in_a_folder_without_a_checkpoint_are_not_overwritten(cfg):

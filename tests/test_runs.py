@@ -173,7 +173,7 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
               "tokenizer=gpt2": dict(tokenizer="gpt2", sha256="c"), "objective=next": dict(causal=True),
               "of_a_fork=1": dict(of_a_fork=1), "lengths=[600,": dict(lengths=[600, 1000])}  # was made longer
     folders = [write_run(tmp_path / f"{name}-1", **keys) for name, keys in zip("bcdef", others.values())]
-    folders += [write_run(tmp_path / "h-1"), write_run(tmp_path / "i-1", FALL + 1, optimizer="adamw")]  # an older key
+    folders += [write_run(tmp_path / "h-1"), write_run(tmp_path / "i-1", FALL + 1)]
     *rows, first, last = printed(*folders, "--all")[1:8]
     assert all(reason in " ".join(row) and "baseline" in row for row, reason in zip(rows, others, strict=True))
     assert "baseline" in first and "+1.000" in last

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas
 
-from config import as_now, differing_keys, may_differ, require
+from config import FACTS, as_now, differing_keys, may_differ, require
 from data.atomic import replacing
 from data.runs.read import DIGITS, Runs, read_run
 
@@ -44,7 +44,10 @@ def is_kept(key):
 
 
 def read_comparison(path):
-    """Returns the arms, a list of Runs, in a file of write_comparison. Raises ConfigError if it is none."""
+    """
+    Returns the arms, a list of Runs, in a file of write_comparison. Raises ConfigError if it is none, or if its runs
+    have a key that this code does not know.
+    """
     require(Path(path).exists(), f"there is no file or folder {path}")
     comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text("utf-8"), re.MULTILINE)
     configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
@@ -53,7 +56,13 @@ def read_comparison(path):
     rows = pandas.read_csv(path, comment="#", dtype=dict(arm=str), na_values=[""], keep_default_na=False)
     tables = rows.set_index(["seed", "step"]).groupby("arm", sort=False)
     shared = configs.get("", {})
-    return [Runs(name, as_now(shared | configs[name], path), table.drop(columns="arm")) for name, table in tables]
+    arms = []
+    for name, table in tables:
+        config = shared | configs[name]
+        facts = {key: config.pop(key) for key in FACTS if key in config}
+        config = as_now(config, path, only_known=True) | facts
+        arms.append(Runs(name, config, table.drop(columns="arm")))
+    return arms
 
 
 def pool(paths):
