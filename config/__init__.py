@@ -51,57 +51,76 @@ def one_of(*words):
     return " | ".join(words), lambda x: x in words
 
 
-def key(default, text, allowed=POSITIVE):
-    """Returns a field of TrainConfig: its default, its line in --help, and what it may be."""
-    return dataclasses.field(default=default, metadata=dict(help=text, allowed=allowed))
+# Within what may a key vary? Two runs with other values of it may still be the same in these respects:
+#     how        what they compute: the key only says where and how a run runs
+#     run        one may go on from the checkpoint of the other
+#     setting    they may be two runs of one setting, as two seeds are
+#     task       their losses mean the same
+# A key that does not say, such as a new one of a fork, may vary within none of them: add varies="task" if it may.
+WHERE = "how run setting task"
+
+
+def key(default, text, allowed=POSITIVE, varies=""):
+    """Returns a field of TrainConfig: its default, its line in --help, what it may be, and within what it may vary."""
+    return dataclasses.field(default=default, metadata=dict(help=text, allowed=allowed, varies=varies))
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """
-    The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value. That of a new key is what the
-    code did without it, because older runs have no such key.
+    The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value. A new key has as its default
+    what the code did without it, because older runs have no such key.
     """
 
-    data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote", NAME)
+    data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote", NAME,
+                        varies="run setting task")  # their SHA-256 may not
     causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one", BOOL)
     objective: str = key("auto", "what to predict; auto: next if causal, else masked", one_of("auto", "masked", "next"))
-    n_layer: int = key(4, "blocks")
-    n_head: int = key(4, "attention heads")
-    n_embd: int = key(256, "embedding size; the MLP is four times as wide")
+    n_layer: int = key(4, "blocks", varies="task")
+    n_head: int = key(4, "attention heads", varies="task")
+    n_embd: int = key(256, "embedding size; the MLP is four times as wide", varies="task")
     block_size: int = key(512, "tokens in a sequence")
-    dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1)
-    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
-    positions: str = key("learned", "how a token knows its place (model.py)", one_of("learned", "rotary", "untied"))
-    init: str = key("random", "how W_q and W_k start (init.py)", one_of(*STARTS))
+    dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1, varies="task")
+    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1, varies="task")
+    positions: str = key("learned", "how a token knows its place (model.py)",
+                         one_of("learned", "rotary", "untied"), varies="task")
+    init: str = key("random", "how W_q and W_k start (init.py)", one_of(*STARTS), varies="task")
     tie: str = key("none", "same: W_k = W_q for good; mirror: of two heads each has the other's W_q (model.py)",
-                   one_of("none", "same", "mirror"))
-    init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start")
-    qk_std: float | str = key("init_std", "the same for q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", STD)
-    v_std: float | str = key("init_std", "the same for v", STD)
-    init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there", one_of("scratch", "resume"))
-    parent: str = key("", "a finished run whose last weights this one begins with; empty: random ones", ANY)
+                   one_of("none", "same", "mirror"), varies="task")
+    init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start", varies="task")
+    qk_std: float | str = key("init_std", "the same for q and k; linear: 1 / sqrt(3 C), as in a new nn.Linear", STD,
+                              varies="task")
+    v_std: float | str = key("init_std", "the same for v", STD, varies="task")
+    init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there",
+                         one_of("scratch", "resume"), varies=WHERE)
+    parent: str = key("", "a finished run whose last weights this one begins with; empty: random ones", ANY,
+                      varies="run task")  # their SHA-256 may not; runs of a setting have parents of one setting
     mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
     mask_share: float = key(0.8, "share of these that the model sees as the mask token", SHARE)
     random_share: float = key(0.1, "share of these seen as a random token; the rest are seen as they are", SHARE)
     batch_size: int = key(256, "sequences in a step, over all processes")
-    micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run keeps it")
+    micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run keeps it",
+                                varies="how setting task")  # each micro-batch draws its own random numbers
     max_iters: int = key(200_000, "steps; each updates the weights once")
-    warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO)
-    learning_rate: float = key(5e-5, "at its peak, after the warm-up")
-    weight_decay: float = key(0.01, "of matrices only", FROM_ZERO)
-    beta2: float = key(0.999, "AdamW's", BELOW_1)
-    grad_clip: float = key(1.0, "largest norm of the gradient")
-    eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
+    warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO,
+                            varies="task")
+    learning_rate: float = key(5e-5, "at its peak, after the warm-up", varies="task")
+    weight_decay: float = key(0.01, "of matrices only", FROM_ZERO, varies="task")
+    beta2: float = key(0.999, "AdamW's", BELOW_1, varies="task")
+    grad_clip: float = key(1.0, "largest norm of the gradient", varies="task")
+    eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint", varies="run")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
-    score_interval: int = key(500, "steps between rows of scores.csv")
-    out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", NAME)
-    seed: int = key(1, "of weights, data order, masks and dropout", SEED)
-    device: str = key("auto", "auto: a GPU if there is one, or cpu", one_of("auto", "cpu", "cuda", "mps", "xpu"))
-    threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
-    dtype: str = key("float32", "of products; auto: 16 bits on a GPU", one_of("auto", "float32", "bfloat16", "float16"))
-    compile: str = key("auto", "torch.compile; auto: on a GPU", one_of("auto", "on", "off"))
-    deterministic: bool = key(False, "on a GPU, the same run twice is the same bit for bit, and slower", BOOL)
+    score_interval: int = key(500, "steps between rows of scores.csv", varies="run task")
+    out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", NAME, varies=WHERE)
+    seed: int = key(1, "of weights, data order, masks and dropout", SEED, varies="setting task")
+    device: str = key("auto", "auto: a GPU if there is one, or cpu",
+                      one_of("auto", "cpu", "cuda", "mps", "xpu"), varies=WHERE)
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO, varies=WHERE)
+    dtype: str = key("float32", "of products; auto: 16 bits on a GPU",
+                     one_of("auto", "float32", "bfloat16", "float16"), varies="task")
+    compile: str = key("auto", "torch.compile; auto: on a GPU", one_of("auto", "on", "off"), varies=WHERE)
+    deterministic: bool = key(False, "on a GPU, the same run twice is the same bit for bit, and slower", BOOL,
+                              varies=WHERE)
 
     def __post_init__(self):
         require(self.n_embd % self.n_head == 0,
@@ -132,30 +151,16 @@ class TrainConfig:
 
 
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
-FACTS = "tokenizer", "sha256", "n_params", "lengths", "commit", "python", "torch", "device_name"
 
-# Two runs that differ in a key may still be the same in these respects:
-#     how        what they compute: the key only says where and how a run runs
-#     run        one may go on from the checkpoint of the other
-#     setting    they may be two runs of one setting, as two seeds are
-#     task       their losses mean the same
-# A key that is not here, such as a new one of a fork, may differ in none of them: add it if it may.
-MAY_DIFFER = {
-    ("out_dir", "init_from", "device", "threads", "compile", "deterministic"): "how run setting task",
-    ("micro_batch_size",): "how setting task",  # each micro-batch has random numbers of its own
-    ("data_dir",): "run setting task",  # the SHA-256 of its files may not
-    ("parent",): "run task",  # the SHA-256 of its weights may not; runs of a setting have parents of one setting
-    ("seed", "commit", "python", "torch", "device_name"): "setting task",  # the last four say where a run comes from
-    ("score_interval",): "run task",
-    ("eval_interval",): "run",
-    ("dtype", "n_params", "n_layer", "n_head", "n_embd", "positions", "init", "init_std", "tie", "qk_std", "v_std",
-     "dropout", "attn_dropout", "warmup_iters", "learning_rate", "weight_decay", "beta2", "grad_clip"): "task",
-}
+# What else is known of a run (its corpus, its size, what made its steps), and within what it may vary, as above.
+FACTS = {"tokenizer": "", "sha256": "", "n_params": "task", "lengths": "", "commit": "setting task",
+         "python": "setting task", "torch": "setting task", "device_name": "setting task"}
 
 
-def may_differ(key, respect):
-    """Returns whether runs that differ in this key may be the same in a respect of MAY_DIFFER."""
-    return any(key in keys and respect in respects.split() for keys, respects in MAY_DIFFER.items())
+def may_differ(name, respect):
+    """Returns whether two runs that differ in a key, or in one of FACTS, may be the same how, run, setting or task."""
+    varies = KEYS[name].metadata["varies"] if name in KEYS else FACTS.get(name, "")
+    return respect in varies.split()
 
 
 def differing_keys(configs):

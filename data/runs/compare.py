@@ -18,7 +18,7 @@ PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
 OF_LAYERS = ["symmetry", "chance", "beyond", *PARTS, "directionality", "heads", "positions", "positions_chance"]
 LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
     "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
-    "task": "how tasks differ. Losses of different ones are not compared (MAY_DIFFER in config/__init__.py)",
+    "task": "how tasks differ. Losses of different ones are not compared (see varies in config/__init__.py)",
     "loss": "validation loss [nats/token]",
     "difference [95 %]": "mean over pairs of runs of one seed: an arm less its baseline (from), or left less right",
     "p, not planned": "exact sign flips of the pairs of these two arms alone, not corrected for other comparisons",
