@@ -47,7 +47,7 @@ STD = "more than 0 | init_std | linear", lambda x: x in ("init_std", "linear") o
 
 
 def one_of(*words):
-    """Returns the same of a key that is one of these words."""
+    """Returns the same pair, for a key that must be one of these words."""
     return " | ".join(words), lambda x: x in words
 
 
@@ -164,25 +164,25 @@ def may_differ(name, respect):
 
 
 def differing_keys(configs):
-    """Returns the keys in which some dicts differ, which are configurations or their tasks."""
-    keys = set().union(*configs)
+    """Returns the keys on which these dicts disagree."""
     first, *others = configs
-    return sorted(key for key in keys if any(other.get(key) != first.get(key) for other in others))
+    differing = set()
+    for other in others:
+        differing |= {name for name in first.keys() | other.keys() if first.get(name) != other.get(name)}
+    return sorted(differing)
 
 
 def as_now(config, path, only_known=False):
     """
-    Translates the config of an older run to today's keys: one that it lacks has its default. path: of its file.
+    Translates the config of an older run to today's keys: {"seed": 3} -> {"data_dir": ..., "seed": 3, "device": ...}
 
-        {"seed": 3} -> {"data_dir": "data/sympy/bytes", "causal": False, ..., "seed": 3, ...}
-
-    With only_known, raises ConfigError if the config has a key that this code does not know, as it went since, or was
-    added by a fork: the code would compute something else. To be compared, runs may have such keys.
+    With only_known, raises ConfigError if it has a key that this code does not know (an older one, or a fork's): the
+    code would compute something else. Runs may have such a key where they are only compared. path: for the message.
     """
     if only_known:
-        for name, value in config.items():
+        for name in config:
             require(name in KEYS,
-                    f"{path} has {name} = {value!r}, a key that this code does not know: "
+                    f"{path} has {name} = {config[name]!r}, a key that this code does not know: "
                     "use the commit of its run.json")
     return vars(TrainConfig()) | config
 
@@ -235,10 +235,11 @@ def run_file(path):
 def checked(name, value):
     """Returns the value. Raises ConfigError if there is no such key, or if it may not have this value."""
     require(name in KEYS, f"unknown key {name}: --help lists all keys, and a file's own names begin with an underscore")
-    kinds = KEYS[name].type.split(" | ")
-    expected, allows = KEYS[name].metadata["allowed"]
+    field = KEYS[name]
+    kinds = field.type.split(" | ")
+    expected, allows = field.metadata["allowed"]
     if type(value) is int and "float" in kinds:  # such as --dropout=0
         value = float(value)
     is_allowed = type(value).__name__ in kinds and allows(value)  # not isinstance, to which True is an int
-    require(is_allowed, f"{name} = {value!r:.80}, expected {KEYS[name].type}: {expected}")
+    require(is_allowed, f"{name} = {value!r:.80}, expected {field.type}: {expected}")
     return os.path.expanduser(value) if type(value) is str else value

@@ -18,13 +18,15 @@ from config import ROOT
 
 def do_all(generations, n_jobs):
     """
-    Does the runs of a plan, n_jobs at once, and those of a generation when all of the one before have ended. Returns in
-    words what went wrong, "" if nothing did. generations: of config.plan.commands.
+    Does the runs of a plan, n_jobs at once. generations: what config.plan.commands returns; the next one begins when
+    all runs of this one have ended. Returns in words what went wrong, "" if nothing did.
     """
     processes, failed = [], []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be killed is the same as Ctrl-C
+
     with tqdm(total=sum(map(len, generations)), unit="run") as bar, ThreadPoolExecutor(n_jobs) as pool:
         for runs in generations:
+            # each thread of the pool does one run at a time, and waits until its process has ended
             futures = [pool.submit(do, folder, words, processes) for folder, words in runs]
             try:
                 for future in as_completed(futures):
@@ -33,8 +35,10 @@ def do_all(generations, n_jobs):
                         failed.append(f"{folder} failed: see its output.txt")
                     bar.update()
                     bar.set_postfix(failed=len(failed))
+
+            # let no other run begin, and end those that have: again and again, because one may be about to begin
             except KeyboardInterrupt:
-                pool.shutdown(wait=False, cancel_futures=True)  # these have not begun
+                pool.shutdown(wait=False, cancel_futures=True)
                 while not all(future.done() for future in futures):
                     for process in processes:
                         process.terminate()  # which does nothing to one that has ended

@@ -6,11 +6,10 @@ is one to copy. Without --run its runs are printed, one a line, as arguments of 
     python -m config.plan positions --run --jobs=4      # four at a time, and not two; what was stopped goes on
     python -m config.plan mine.py --max_iters=40        # of your own file, as a trial, in out/plans/mine_max_iters=40
 
-A run that has ended is not done again, even if the code has changed: delete its folder. A run that begins with the last
-weights of another one has the arm of that one as its parent: config/plans/switch.py.
+A run that has ended is not done again, even if the code has changed: delete its folder. An arm may begin with the last
+weights of another one, run by run, and names it as its parent: config/plans/switch.py.
 """
 
-import itertools
 import re
 import shlex
 import sys
@@ -41,18 +40,22 @@ def read_plan(path):
     values = run_file(path)
     plan = Plan(path, values["base"], values["arms"], list(values["seeds"]), values.get("most_params", 0),
                 values.get("planned", []))
+
     # If all n differences have one sign, the exact p is 2 / 2^n, and Holm's correction multiplies it by the m tests.
     lowest_p = len(plan.planned) * 2 / 2 ** len(set(plan.seeds))
-    if lowest_p >= 0.05:
-        raise ConfigError(f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
+    require(lowest_p < 0.05, f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
+
     for arm in plan.arms:
-        is_child = generation(plan, arm) > 0
+        is_child = n_ancestors(plan, arm) > 0
         require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
-        own = {"seed", "out_dir", "init_from"} & plan.arms[arm].keys()
-        require(not own, f"{path}: {arm} has {', '.join(own)}, which the plan itself sets for each run")
+        taken = {"seed", "out_dir", "init_from"} & plan.arms[arm].keys()
+        require(not taken, f"{path}: {arm} has {', '.join(taken)}, which the plan itself sets for each run")
+
+    # A test needs a measure that runs have, arms that the plan has, and losses that mean the same.
     for measure, left, direction, right in plan.planned:
-        require(is_measure(measure), f"{path}: planned test of {measure}, which no run has: MEASURES in "
-                "config/plan.py are what they have")
+        require(is_measure(measure),
+                f"{path}: planned test of {measure}, which no run has: "
+                "MEASURES in config/plan.py are what they have")
         test = f"{path}: planned test of {measure}, {left} {direction} {right}"
         lefts, rights = left.split(" - "), right.split(" - ")
         if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
@@ -75,13 +78,13 @@ def is_of_losses(measure):
 
 
 def is_measure(name):
-    """Returns whether runs have a measure of this name, or, if it ends in _LAYER, of a layer."""
+    """Returns whether this may be a measure, maybe one of a layer. Some pass that no run has, such as loss_0."""
     of_layers = re.sub(r"_\d+$", "", name).removeprefix("positions_")
-    return of_layers in MEASURES or re.fullmatch(STEPS_TO + r"\d+(\.\d+)?", name) is not None
+    return of_layers in MEASURES or re.fullmatch(rf"{STEPS_TO}\d+(\.\d+)?", name) is not None
 
 
-def generation(plan, arm):
-    """Returns how many arms come before an arm: its parent, the parent of that one, and so on."""
+def n_ancestors(plan, arm):
+    """Returns how many ancestors an arm has: its parent, the parent's parent, and so on."""
     family = [arm]
     while parent := plan.arms[family[-1]].get("parent"):
         require(parent in plan.arms and parent not in family,
@@ -111,11 +114,17 @@ def commands(path, for_all):
     plan = read_plan(path)
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", "parent", *differing_keys(list(plan.arms.values()))}
     require(not wrong, f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
-    changed = [f"{key}={value}" for key, value in for_all.items() if not may_differ(key, "how")]
-    changed = [re.sub(r"[/\\:]", "-", words) for words in changed]  # a name of a folder, also on Windows
-    folder = "_".join([f"out/plans/{Path(path).stem}", *changed])  # a trial has one of its own
-    number_of = {arm: generation(plan, arm) for arm in plan.arms}
+
+    # A trial has a folder of its own: its name holds the keys that change the runs, as Windows, too, allows it.
+    folder = f"out/plans/{Path(path).stem}"
+    for key, value in for_all.items():
+        if not may_differ(key, "how"):
+            folder += re.sub(r"[/\\:]", "-", f"_{key}={value}")
+
+    # Parents are in generation 0, their children in 1, and so on.
+    number_of = {arm: n_ancestors(plan, arm) for arm in plan.arms}
     generations = [[] for _ in range(max(number_of.values()) + 1)]
+
     # All arms of one seed come first: if the runs are stopped, they are a comparison with fewer seeds.
     for seed in plan.seeds:
         for arm, number in number_of.items():
@@ -141,13 +150,21 @@ def list_plans():
 
 
 def main(argv):
+    if argv in (["-h"], ["--help"]):
+        print(f"{USAGE}\n\n{list_plans()}")
+        sys.exit()
     if not argv or argv[0].startswith("-"):
-        is_help = argv in (["-h"], ["--help"])
-        sys.exit(print(f"{USAGE}\n\n{list_plans()}") if is_help else f"{USAGE}; --help lists the plans")
+        sys.exit(f"{USAGE}; --help lists the plans")
+
+    # find the plan: a file, or the name of one of ours
     name, *flags = argv
-    path = name if name.endswith(".py") else ROOT / f"config/plans/{name}.py"
-    if not name.endswith(".py") and not path.exists():
-        sys.exit(f"there is no plan {name}\n{list_plans()}")
+    path = name
+    if not name.endswith(".py"):
+        path = ROOT / f"config/plans/{name}.py"
+        if not path.exists():
+            sys.exit(f"there is no plan {name}\n{list_plans()}")
+
+    # all runs are checked here, before the first of them begins. --jobs belongs to --run, and is no key of train.py
     is_run = "--run" in flags
     try:
         for_all = read_flags([flag for flag in flags if flag != "--run"])
@@ -156,9 +173,13 @@ def main(argv):
         generations = commands(path, for_all)
     except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")
+
+    # do them, or print them, one a line
     if is_run:
         sys.exit(launch.do_all(generations, int(n_jobs)) or None)
-    print("\n".join(shlex.join(words) for _, words in itertools.chain(*generations)))
+    for runs in generations:
+        for _, words in runs:
+            print(shlex.join(words))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from config import require
+from config import differing_keys, require
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Place:
         of_all = [values] * self.world
         if self.world > 1:
             dist.all_gather_object(of_all, values)
-        keys = [key for key in values if any(others[key] != values[key] for others in of_all)]
+        keys = differing_keys(of_all)
         require(not keys, f"the processes of this run differ in {', '.join(keys)}")
 
     def say(self, text):
@@ -54,11 +54,14 @@ def find_place(cfg):
     if cfg.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
+
+    # torchrun numbers the processes of a machine from 0 (LOCAL_RANK), and each takes the card with its number
     gpu = torch.accelerator.current_accelerator(check_available=True)
     devices = [gpu.type, "cpu"] if gpu else ["cpu"]
     name = devices[0] if cfg.device == "auto" else cfg.device
     require(name in devices, f"device = {name}, expected one that torch finds here: {' or '.join(devices)}")
     device = torch.device("cpu" if name == "cpu" else f"{name}:{os.environ.get('LOCAL_RANK', 0)}")
+
     dtype = "float32"  # what "auto" means
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -67,7 +70,9 @@ def find_place(cfg):
         torch.set_float32_matmul_precision("high")
     if cfg.dtype == "auto":
         cfg = replace(cfg, dtype=dtype)
-    if "RANK" not in os.environ:  # which torchrun sets
+
+    # join the other processes. Without torchrun, which sets RANK, there are none
+    if "RANK" not in os.environ:
         return Place(0, 1, device, name), cfg
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -80,5 +85,6 @@ def find_place(cfg):
 def leave_processes():
     """Leaves the group of all processes, if there is one."""
     if dist.is_initialized():
-        time.sleep(0.1)  # Gloo's thread needs Python's lock to end, which this one would hold while it waits for it
+        # let Gloo's thread take the GIL and end; destroy_process_group would wait for it and hold the GIL
+        time.sleep(0.1)
         dist.destroy_process_group()

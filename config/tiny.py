@@ -7,7 +7,7 @@ dropout = attn_dropout = 0.0  # no text comes twice, and on a CPU random numbers
 batch_size = 128
 micro_batch_size = 128
 max_iters = 1600
-learning_rate = 6e-3  # that of the small encoders in config/plans
+learning_rate = 6e-3  # as for the small encoders in config/plans
 eval_interval = 100
 eval_iters = 8
 score_interval = 50

@@ -60,8 +60,7 @@ def read_comparison(path):
     for name, table in tables:
         config = shared | configs[name]
         facts = {key: config.pop(key) for key in FACTS if key in config}
-        config = as_now(config, path, only_known=True) | facts
-        arms.append(Runs(name, config, table.drop(columns="arm")))
+        arms.append(Runs(name, as_now(config, path, only_known=True) | facts, table.drop(columns="arm")))
     return arms
 
 
