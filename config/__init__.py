@@ -16,6 +16,7 @@ import os
 import runpy
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from init import STARTS
@@ -165,10 +166,9 @@ def may_differ(name, respect):
 
 def differing_keys(configs):
     """Returns the keys on which these dicts disagree."""
-    first, *others = configs
     differing = set()
-    for other in others:
-        differing |= {name for name in first.keys() | other.keys() if first.get(name) != other.get(name)}
+    for one, next_one in pairwise(configs):
+        differing |= {name for name in {*one, *next_one} if one.get(name) != next_one.get(name)}
     return sorted(differing)
 
 

@@ -91,6 +91,8 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
     plan = write_plan(tmp_path / "plan.py", [
         ("symmetry", "a", ">", "b"), ("symmetry_1", "a", "<", "b"), ("heads", "a", ">", "b"),
         ("symmetry", "a - c", ">", "b - a"), ("symmetry", "a", ">", "d")])
+    alone = printed(*write_arms(tmp_path / "alone", "c"), "--plan", plan)
+    assert alone[3] == "symmetry a > b 0 no pairs 1 too few pairs".split()  # neither has runs
     folders = write_arms(tmp_path, "abc")  # and no runs of d
     lines = printed(*folders, "--plan", plan)
     assert [line[0] for line in lines[1:4]] == ["c", "b", "a"]  # in the order of the plan
