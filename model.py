@@ -133,10 +133,10 @@ class SelfAttention(nn.Module):
             self.pos_q = nn.Linear(cfg.n_embd, cfg.n_embd)
             self.pos_k = nn.Linear(cfg.n_embd, cfg.n_embd)
 
-    def forward(self, x, predict_at=None, p=None):
+    def forward(self, x, predict_at=None, pos=None):
         """
         x (B, T, C) -> (B, Q, C). All tokens have keys and values. Those at predict_at (B, Q) have queries; without it
-        all have, and Q = T. p (T, C): the vectors of untied positions.
+        all have, and Q = T. pos (T, C): the vectors of untied positions.
         """
         q = self.split_heads(self.q(rows_at(x, predict_at)))  # (B, H, Q, D)
         k = self.split_heads(self.k(x))  # (B, H, T, D)
@@ -146,7 +146,7 @@ class SelfAttention(nn.Module):
         if self.rotary:  # a norm of q and k, as in Qwen3, would come before: its gains would mix the planes
             q = rotate(q, query_at)
             k = rotate(k, key_at)
-        mask = self.mask(key_at, query_at, predict_at, p)
+        mask = self.attention_mask(key_at, query_at, predict_at, pos)
         # The next call computes
         #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), plus the mask: -inf where a query does not see the key
         #     y = softmax(logits) @ v      # (B, H, Q, D)
@@ -160,7 +160,7 @@ class SelfAttention(nn.Module):
         )
         return self.proj(y.transpose(1, 2).flatten(2))  # the heads side by side: (B, Q, C)
 
-    def mask(self, key_at, query_at, predict_at, p):
+    def attention_mask(self, key_at, query_at, predict_at, pos):
         """
         Returns what attention does to the logits of keys at key_at (1, T), for queries at query_at (1 or B, Q):
 
@@ -170,17 +170,17 @@ class SelfAttention(nn.Module):
             untied positions             float (1 or B, H, Q, T), added to the logits: -inf where a query sees no key
         """
         sees = None
-        if self.causal and (predict_at is not None or p is not None):
+        if self.causal and (predict_at is not None or pos is not None):
             sees = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (1 or B, 1, Q, T)
-        if p is None:
+        if pos is None:
             return sees
-        added = self.position_logits(p, predict_at)  # (1 or B, H, Q, T)
+        added = self.position_logits(pos, predict_at)  # (1 or B, H, Q, T)
         return added if sees is None else added.masked_fill(~sees, -torch.inf)
 
-    def position_logits(self, p, predict_at):
-        """Untied positions (Ke et al. 2021): p (T, C) -> what every two of them add to a logit, (B or 1, H, Q, T)."""
-        q = self.split_heads(self.pos_q(p)[None])  # (1, H, T, D)
-        k = self.split_heads(self.pos_k(p)[None])  # (1, H, T, D)
+    def position_logits(self, pos, predict_at):
+        """Untied positions (Ke et al. 2021): pos (T, C) -> what every two of them add to a logit, (B or 1, H, Q, T)."""
+        q = self.split_heads(self.pos_q(pos)[None])  # (1, H, T, D)
+        k = self.split_heads(self.pos_k(pos)[None])  # (1, H, T, D)
         logits = q @ k.mT / q.shape[-1] ** 0.5  # (1, H, T, T)
         if predict_at is None:
             return logits
@@ -208,11 +208,11 @@ class Block(nn.Module):
     Attention and MLP. As in BERT, LayerNorm comes after each sum. In GPT-2 it comes before each sublayer, and
     once after the last block:
 
-        x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at, p))
+        x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at, pos))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
     predict_at is there for speed alone, because nobody uses the other rows of the last block. A block of your own can
-    do without it, if Transformer.hidden then returns rows_at(x, predict_at). p is for untied positions alone.
+    do without it, if Transformer.hidden then returns rows_at(x, predict_at). pos is for untied positions alone.
     """
 
     def __init__(self, cfg):
@@ -223,14 +223,14 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)
         self.drop = nn.Dropout(cfg.dropout)
 
-    def forward(self, x, predict_at=None, p=None):
-        """x (B, T, C) -> (B, Q, C): all rows, or only those at predict_at (B, Q). p (T, C): untied positions."""
+    def forward(self, x, predict_at=None, pos=None):
+        """x (B, T, C) -> (B, Q, C): all rows, or only those at predict_at (B, Q). pos (T, C): untied positions."""
         rows = rows_at(x, predict_at)  # (B, Q, C)
-        x = self.ln_1(rows + self.drop(self.attn(x, predict_at, p)))
+        x = self.ln_1(rows + self.drop(self.attn(x, predict_at, pos)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
-class Head(nn.Module):
+class LMHead(nn.Module):
     """BERT's last layers: dense, GELU, LayerNorm. Transformer.forward turns the output into logits."""
 
     def __init__(self, cfg):
@@ -261,7 +261,7 @@ class Transformer(nn.Module):
         self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # BERT also normalises the embeddings
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
-        self.head = Head(cfg)
+        self.head = LMHead(cfg)  # not lm_head, because every ckpt.pt has this name
         self.apply(self._init_weights)  # always in the order above, so a seed gives the same weights
 
     def _init_weights(self, module):
@@ -274,15 +274,15 @@ class Transformer(nn.Module):
     def hidden(self, idx, predict_at=None):
         """idx (B, T) -> the output of the last block (B, Q, C): all rows, or only those at predict_at (B, K)."""
         x = self.tok_emb(idx)  # (B, T, C)
-        p = None
+        pos = None
         if self.cfg.positions == "learned":
             x = x + self.pos_emb.weight[: idx.shape[1]]
         elif self.cfg.positions == "untied":
-            p = self.ln_pos(self.pos_emb.weight[: idx.shape[1]])  # (T, C), the same for every layer
+            pos = self.ln_pos(self.pos_emb.weight[: idx.shape[1]])  # (T, C), the same for every layer
         x = self.drop(self.ln_emb(x))
         for block in self.blocks[:-1]:  # here every row is needed, because it is context for the others
-            x = block(x, p=p)
-        return self.blocks[-1](x, predict_at, p)
+            x = block(x, pos=pos)
+        return self.blocks[-1](x, predict_at, pos)
 
     def forward(self, idx, targets=None, predict_at=None):
         """

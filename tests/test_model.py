@@ -39,8 +39,8 @@ def turned_by_llama(q, k, n_head):
     return [w.transpose(1, 2).reshape(q.shape) for w in apply_rotary_pos_emb(*of_heads, cos, sin)]
 
 
-def attention_by_hand(attn, x, p=None):
-    """Every query of every head by itself, in plain loops: x (T, C), p (T, C) of untied positions -> (T, C)."""
+def attention_by_hand(attn, x, pos=None):
+    """Every query of every head by itself, in plain loops: x (T, C), pos (T, C) of untied positions -> (T, C)."""
     D = x.shape[1] // attn.n_head
     q, k, v = attn.q(x), attn.k(x), attn.v(x)  # (T, C)
     if attn.rotary:
@@ -51,8 +51,8 @@ def attention_by_hand(attn, x, p=None):
         for i in range(len(x)):
             seen = slice(i + 1 if attn.causal else len(x))
             logits = k[seen, head] @ q[i, head] / D**0.5  # (n,)
-            if p is not None:
-                logits = logits + attn.pos_k(p)[seen, head] @ attn.pos_q(p)[i, head] / D**0.5
+            if pos is not None:
+                logits = logits + attn.pos_k(pos)[seen, head] @ attn.pos_q(pos)[i, head] / D**0.5
             y[i, head] = logits.softmax(0) @ v[seen, head]
     return attn.proj(y)
 
@@ -63,11 +63,11 @@ def attention_by_hand(attn, x, p=None):
 def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal, **options)))
     x = torch.randn(3, 16, 32)
-    p = torch.randn(16, 32) if options.get("positions") == "untied" else None
+    pos = torch.randn(16, 32) if options.get("positions") == "untied" else None
     for block in model.blocks:
-        expected = torch.stack([attention_by_hand(block.attn, row, p) for row in x])
-        torch.testing.assert_close(block.attn(x, None, p), expected, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(block.attn(x, POSITIONS, p), rows_at(expected, POSITIONS), atol=1e-4, rtol=1e-4)
+        expected = torch.stack([attention_by_hand(block.attn, row, pos) for row in x])
+        torch.testing.assert_close(block.attn(x, None, pos), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(block.attn(x, POSITIONS, pos), rows_at(expected, POSITIONS), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.bert_block
@@ -78,7 +78,7 @@ def test_every_layer_sees_the_same_untied_positions_normalised_from_the_first_on
         block.attn.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
     model(torch.randint(60, (2, 12)))  # fewer tokens than there are positions
     expected = F.layer_norm(model.pos_emb.weight, (32,), model.ln_pos.weight, model.ln_pos.bias, 1e-12)[:12]
-    assert len(seen) == 2 and all(torch.allclose(p, expected, atol=1e-6) for p in seen)
+    assert len(seen) == 2 and all(torch.allclose(pos, expected, atol=1e-6) for pos in seen)
 
 
 @either
@@ -111,7 +111,7 @@ def test_a_wrong_word_and_a_head_without_a_pair_are_refused_without_a_config_fil
         Transformer(ModelConfig(**CFG | options))
 
 
-def pre_norm(block, x, predict_at=None, p=None):
+def pre_norm(block, x, predict_at=None, pos=None):
     """GPT-2's block, in the two lines that the docstring of Block has."""
-    x = rows_at(x, predict_at) + block.drop(block.attn(block.ln_1(x), predict_at, p))
+    x = rows_at(x, predict_at) + block.drop(block.attn(block.ln_1(x), predict_at, pos))
     return x + block.drop(block.mlp(block.ln_2(x)))
