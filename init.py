@@ -115,7 +115,8 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
     no such start, and ValueError if the weights of k are those of q, or fewer than they are.
     """
-    is_made_of_q = q is k or not isinstance(k.weight, torch.nn.Parameter)  # as TiedKeys of model.py
+    # tied heads of model.py come here with q for k. A weight that is no parameter is computed at every use
+    is_made_of_q = q is k or not isinstance(k.weight, torch.nn.Parameter)
     if init != "random" and (is_made_of_q or k.weight.shape != q.weight.shape):
         raise ValueError(f"k has no weights of its own, or fewer than q, so init = {init!r} is not possible")
     std_of = {"init_std": init_std, "linear": (3 * q.in_features) ** -0.5}
@@ -135,6 +136,6 @@ def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):
     generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
     more = dict(generator=generator, init_std=model.cfg.init_std)
     for attn in dict.fromkeys(block.attn for block in model.blocks):  # layers that share weights, as in ALBERT, are one
-        apply_to_layer_(attn.q, attn.k, attn.v, attn.n_head, init, qk_std, v_std, **more)
+        apply_to_layer_(attn.q, attn.k or attn.q, attn.v, attn.n_head, init, qk_std, v_std, **more)
         if model.cfg.positions == "untied":  # their matrix starts as W_qk does, and they have no values
             apply_to_layer_(attn.pos_q, attn.pos_k, None, attn.n_head, init, qk_std, **more)

@@ -41,8 +41,8 @@ class ModelConfig:
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
     # Options that BERT does not have, for experiments:
-    positions: str = "learned"  # or "rotary" (rotate) or "untied" (position_logits), neither of which is in W_qk
-    tie: str = "none"  # or "same" or "mirror": keys made of the matrices of queries (TiedKeys)
+    positions: str = "learned"  # or "rotary" (rotate) or "untied" (position_logits): W_qk contains neither
+    tie: str = "none"  # or "same" or "mirror": keys without weights of their own (SelfAttention)
     init_std: float = BERT_STD  # of every matrix at the start
 
 
@@ -69,44 +69,6 @@ def rotate(x, token_at):
     return torch.cat([x_1 * cos - x_2 * sin, x_2 * cos + x_1 * sin], -1)
 
 
-class TiedKeys(nn.Module):
-    """
-    The keys of tied heads, made of the matrices of their queries. It is called as the nn.Linear that it stands for.
-
-        same      W_k = W_q in every head, so every W_qk,h is symmetric
-        mirror    heads 2n and 2n + 1 share two matrices, and the W_k of each is the W_q of the other. So W_qk of one
-                  is the transpose of that of the other: their sum is symmetric, although neither of them is
-    """
-
-    def __init__(self, q, n_head, tie):
-        super().__init__()
-        self.queries = [q]  # in a list, or its parameters would be of this module, too
-        head = torch.arange(n_head)
-        if tie == "mirror":
-            head = head.unflatten(0, (-1, 2)).flip(1).flatten()  # 1 0 3 2 ...: whose W_q is the W_k of each head
-        rows = torch.arange(q.out_features).unflatten(0, (n_head, -1))[head].flatten()
-        self.register_buffer("rows", rows, persistent=False)  # (C,), of q.weight
-
-    @property
-    def weight(self):
-        return self.queries[0].weight[self.rows]  # (C, C)
-
-    @property
-    def bias(self):
-        return self.queries[0].bias[self.rows]  # (C,)
-
-    def forward(self, x):
-        return F.linear(x, self.weight, self.bias)
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        # A checkpoint has W_k as well, for those who read it.
-        destination[prefix + "weight"] = self.weight.detach()
-        destination[prefix + "bias"] = self.bias.detach()
-
-    def _load_from_state_dict(self, *_):
-        """Nothing is to load: q has it all."""
-
-
 class SelfAttention(nn.Module):
     """
     Every token compares its query with the keys of all tokens, and takes a weighted mean of their values. For a head h
@@ -116,30 +78,44 @@ class SelfAttention(nn.Module):
     Head h compares tokens i and j by x_i W_qk,h x_j^T, with W_qk,h = W_q,h W_k,h^T (C, C) of rank D. The sum over heads
     is the W_qk of the layer, W_q W_k^T, Eq. (S20): the matrix that the paper is about. Its rows belong to the query
     side, its columns to the key side.
+
+    Tied heads have no W_k: the key of head h is the query of head partner[h].
+
+        same      partner = 0 1 2 3 ..., so W_k = W_q in every head, and every W_qk,h is symmetric
+        mirror    partner = 1 0 3 2 ..., so two W_qk,h are transposes of each other, and only their sum is symmetric
     """
 
     def __init__(self, cfg):
         super().__init__()
-        self.q = nn.Linear(cfg.n_embd, cfg.n_embd)
-        self.k = nn.Linear(cfg.n_embd, cfg.n_embd) if cfg.tie == "none" else TiedKeys(self.q, cfg.n_head, cfg.tie)
-        self.v = nn.Linear(cfg.n_embd, cfg.n_embd)
-        self.proj = nn.Linear(cfg.n_embd, cfg.n_embd)
-        # nn.Linear stores (out, in), so head h is a block of D rows: W_q,h = q.weight[h D : (h + 1) D].T, (C, D)
         self.n_head = cfg.n_head
         self.causal = cfg.causal
         self.dropout = cfg.attn_dropout
         self.rotary = cfg.positions == "rotary"
+        # nn.Linear stores (out, in), so head h is a block of D rows: W_q,h = q.weight[h D : (h + 1) D].T, (C, D)
+        self.q = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.register_module("k", None)  # if it stays None, load_state_dict skips the W_k of a file
+        if cfg.tie == "none":
+            self.k = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.v = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.proj = nn.Linear(cfg.n_embd, cfg.n_embd)
         if cfg.positions == "untied":
             self.pos_q = nn.Linear(cfg.n_embd, cfg.n_embd)
             self.pos_k = nn.Linear(cfg.n_embd, cfg.n_embd)
+
+        # whose query is the key of each head? (H,)
+        if cfg.tie != "none":
+            partner = torch.arange(cfg.n_head)
+            if cfg.tie == "mirror":
+                partner = partner.unflatten(0, (-1, 2)).flip(1).flatten()  # 1 0 3 2 ...
+            self.register_buffer("partner", partner, persistent=False)
+            self.register_state_dict_post_hook(SelfAttention.save_tied_keys)
 
     def forward(self, x, predict_at=None, pos=None):
         """
         x (B, T, C) -> (B, Q, C). All tokens have keys and values. Those at predict_at (B, Q) have queries; without it
         all have, and Q = T. pos (T, C): the vectors of untied positions.
         """
-        q = self.split_heads(self.q(rows_at(x, predict_at)))  # (B, H, Q, D)
-        k = self.split_heads(self.k(x))  # (B, H, T, D)
+        q, k = self.queries_and_keys(x, predict_at)  # (B, H, Q, D), (B, H, T, D)
         v = self.split_heads(self.v(x))  # (B, H, T, D)
         key_at = torch.arange(x.shape[1], device=x.device)[None]  # (1, T), the position of every key
         query_at = key_at if predict_at is None else predict_at  # (1 or B, Q)
@@ -159,6 +135,20 @@ class SelfAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
         )
         return self.proj(y.transpose(1, 2).flatten(2))  # the heads side by side: (B, Q, C)
+
+    def queries_and_keys(self, x, predict_at=None):
+        """x (B, T, C) -> q (B, H, Q, D), k (B, H, T, D). Tied heads take both from one product with all tokens."""
+        if self.k is not None:
+            return self.split_heads(self.q(rows_at(x, predict_at))), self.split_heads(self.k(x))
+        q = self.q(x)  # (B, T, C)
+        k = self.split_heads(q)[:, self.partner]
+        return self.split_heads(rows_at(q, predict_at)), k
+
+    def save_tied_keys(self, state, prefix, _):
+        """Save W_k too, for programs that read checkpoints."""
+        for name in "weight", "bias":
+            of_heads = state[f"{prefix}q.{name}"].unflatten(0, (self.n_head, -1))  # (H, D, C) or (H, D)
+            state[f"{prefix}k.{name}"] = of_heads[self.partner].flatten(0, 1)
 
     def attention_mask(self, key_at, query_at, predict_at, pos):
         """

@@ -33,7 +33,7 @@ def offset_logits(model, idx, layer):
 
     # compute its logits again, and let nan stand where no query sees a key
     x = inputs[0]  # (B, T, C)
-    q, k = attn.split_heads(attn.q(x)), attn.split_heads(attn.k(x))  # (B, H, T, D) each
+    q, k = attn.queries_and_keys(x)  # (B, H, T, D) each
     logits = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
     if attn.causal:
         logits = logits.masked_fill(torch.ones(T, T).triu(1) > 0, torch.nan)
