@@ -13,8 +13,8 @@ Rows are the query side, columns the key side. Heads are blocks of D rows of q.w
 
 The symmetric start changes two things at once: W_qk becomes symmetric, and a token attends to tokens that are like it.
 The second follows from the trace of W_qk. The logit of a token x with itself is x W_qk x^T, and for random x its mean
-is proportional to the trace. A symmetric matrix can have a trace above 0, below 0, or of 0. So there is a start for
-each combination of symmetry and trace (A is a random matrix, and N a skew one):
+is proportional to the trace. A symmetric matrix can have a positive, a negative or a zero trace. So there is a start
+for each combination of symmetry and trace (A is a random matrix, and N a skew one):
 
     init         W_k of a head                 symmetry of a head   trace   a token attends to
     random       independent of W_q            about 0              0       all tokens alike
@@ -111,17 +111,19 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     Changes the three nn.Linear of a new attention layer to the start `init`, in place. v may be None.
 
     Their entries were drawn with the standard deviation init_std. Afterwards it is qk_std in q and k, and v_std in v:
-    a number, "init_std", or "linear", that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
+    a number, "init_std", or "linear", 1 / sqrt(3 C), as in a new nn.Linear and in the published symmetric runs.
     The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
-    no such start, and ValueError if the weights of k are those of q, or fewer than they are.
+    no such start, and ValueError if k shares the weights of q, or has fewer rows (grouped keys).
     """
     # tied heads of model.py come here with q for k. A weight that is no parameter is computed at every use
     is_made_of_q = q is k or not isinstance(k.weight, torch.nn.Parameter)
     if init != "random" and (is_made_of_q or k.weight.shape != q.weight.shape):
         raise ValueError(f"k has no weights of its own, or fewer than q, so init = {init!r} is not possible")
+
     std_of = {"init_std": init_std, "linear": (3 * q.in_features) ** -0.5}
     qk_scale = std_of.get(qk_std, qk_std) / init_std
-    # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k can be one nn.Linear.
+
+    # subtle: read q and k, compute, and copy both at the end. They can be one nn.Linear, which is then scaled once
     w_q = q.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
     w_k = k.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
     w_q, w_k = STARTS[init](w_q, w_k, generator)
@@ -132,10 +134,13 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
 
 
 def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):
-    """Changes every layer of a new Transformer to the start `init`, in place. Layers share all of attn, or nothing."""
+    """
+    Changes every layer of a new Transformer to the start `init`, in place. Layers may share a whole attn (ALBERT), but
+    not parts of one.
+    """
     generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
     more = dict(generator=generator, init_std=model.cfg.init_std)
-    for attn in dict.fromkeys(block.attn for block in model.blocks):  # layers that share weights, as in ALBERT, are one
+    for attn in dict.fromkeys(block.attn for block in model.blocks):  # a shared one once
         apply_to_layer_(attn.q, attn.k or attn.q, attn.v, attn.n_head, init, qk_std, v_std, **more)
-        if model.cfg.positions == "untied":  # their matrix starts as W_qk does, and they have no values
+        if model.cfg.positions == "untied":  # their q and k start as those of tokens do, and they have no v
             apply_to_layer_(attn.pos_q, attn.pos_k, None, attn.n_head, init, qk_std, **more)

@@ -12,9 +12,9 @@ a later one (a decoder). With predict_at the network fills in masked tokens, and
     decoder = Transformer(ModelConfig(**sizes, causal=True))
     loss = decoder(idx, targets)              # the token after each token: targets (B, T)
 
-As in BERT (Devlin et al. 2019), LayerNorm comes after each sublayer, positions are learned, GELU is exact, and the
-output weights are tied to the token embedding. Logits and training equal those of BertForMaskedLM and BertLMHeadModel
-in transformers (tests/test_bert.py and test_recipe.py), and data/export.py writes a model for them.
+As in BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805), LayerNorm comes after each sublayer, positions are
+learned, GELU is exact, and the output weights are tied to the token embedding. Logits and training equal those of
+BertForMaskedLM and BertLMHeadModel in transformers (tests/test_bert.py and test_recipe.py; data/export.py writes them).
 
 Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size.
 Q is the number of queries in a sequence. It is T, or K in the last block if only K masked tokens are predicted.
@@ -55,10 +55,9 @@ def rows_at(x, predict_at):
 
 def rotate(x, token_at):
     """
-    Rotary positions (Su et al. 2021): turn x (B, H, T, D). token_at (B or 1, T): the position of every token.
-
-    Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D). So the product of a query and a
-    key depends on how far apart they are, and not on where.
+    Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864): turn x (B, H, T, D) by its positions, token_at
+    (B or 1, T). Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D). So the product of
+    a query and a key depends on how far apart they are, and not on where.
     """
     x_1, x_2 = x.unflatten(-1, (2, -1)).unbind(-2)  # (B, H, T, D / 2)
     half = x_1.shape[-1]
@@ -117,12 +116,15 @@ class SelfAttention(nn.Module):
         """
         q, k = self.queries_and_keys(x, predict_at)  # (B, H, Q, D), (B, H, T, D)
         v = self.split_heads(self.v(x))  # (B, H, T, D)
+
         key_at = torch.arange(x.shape[1], device=x.device)[None]  # (1, T), the position of every key
         query_at = key_at if predict_at is None else predict_at  # (1 or B, Q)
-        if self.rotary:  # a norm of q and k, as in Qwen3, would come before: its gains would mix the planes
+        # QK-norm, as in Qwen3, goes before this: its gains scale single dimensions, which the rotation mixes
+        if self.rotary:
             q = rotate(q, query_at)
             k = rotate(k, key_at)
         mask = self.attention_mask(key_at, query_at, predict_at, pos)
+
         # The next call computes
         #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), plus the mask: -inf where a query does not see the key
         #     y = softmax(logits) @ v      # (B, H, Q, D)
@@ -152,7 +154,8 @@ class SelfAttention(nn.Module):
 
     def attention_mask(self, key_at, query_at, predict_at, pos):
         """
-        Returns what attention does to the logits of keys at key_at (1, T), for queries at query_at (1 or B, Q):
+        The mask for attention: which keys each query sees, or what to add to its logits. Keys are at key_at (1, T),
+        queries at query_at (1 or B, Q).
 
             an encoder                   None: every query sees every key
             causal, all queries          None: is_causal of the attention does it, and is faster than a mask
@@ -168,13 +171,15 @@ class SelfAttention(nn.Module):
         return added if sees is None else added.masked_fill(~sees, -torch.inf)
 
     def position_logits(self, pos, predict_at):
-        """Untied positions (Ke et al. 2021): pos (T, C) -> what every two of them add to a logit, (B or 1, H, Q, T)."""
+        """What each pair of untied positions adds to its logit: pos (T, C) -> (B or 1, H, Q, T)."""
+        # Ke et al. 2021, https://arxiv.org/abs/2006.15595
         q = self.split_heads(self.pos_q(pos)[None])  # (1, H, T, D)
         k = self.split_heads(self.pos_k(pos)[None])  # (1, H, T, D)
         logits = q @ k.mT / q.shape[-1] ** 0.5  # (1, H, T, T)
         if predict_at is None:
             return logits
-        return logits[0, :, predict_at].transpose(0, 1)  # (H, B, Q, T) -> (B, H, Q, T)
+        # subtle: torch takes 0 first, and then the rows: (H, B, Q, T). numpy would give (B, Q, H, T)
+        return logits[0, :, predict_at].transpose(0, 1)  # (B, H, Q, T)
 
     def split_heads(self, x):
         """(B, T, C) -> (B, H, T, D)."""
@@ -243,12 +248,13 @@ class Transformer(nn.Module):
         if cfg.tie not in ("none", "same", "mirror") or (cfg.tie == "mirror" and cfg.n_head % 2):
             raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, mirror: pairs of heads")
         self.cfg = cfg
+        # the input: vectors for tokens and, unless they are rotary, for positions. BERT normalises their sum
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer
         if cfg.positions in ("learned", "untied"):
-            self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # a vector for every position
+            self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)
         if cfg.positions == "untied":
             self.ln_pos = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # so that these vectors are as long as those of tokens
-        self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # BERT also normalises the embeddings
+        self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
         self.head = LMHead(cfg)  # not lm_head, because every ckpt.pt has this name
@@ -270,7 +276,9 @@ class Transformer(nn.Module):
         elif self.cfg.positions == "untied":
             pos = self.ln_pos(self.pos_emb.weight[: idx.shape[1]])  # (T, C), the same for every layer
         x = self.drop(self.ln_emb(x))
-        for block in self.blocks[:-1]:  # here every row is needed, because it is context for the others
+
+        # the last block may leave rows out. Before it every row is needed, because it is context for the others
+        for block in self.blocks[:-1]:
             x = block(x, pos=pos)
         return self.blocks[-1](x, predict_at, pos)
 
