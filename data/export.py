@@ -1,7 +1,6 @@
 """
-A trained model: opens it, or writes it as a BERT of Hugging Face's transformers (BertForMaskedLM or BertLMHeadModel).
+Writes a trained model as a BERT of Hugging Face's transformers (BertForMaskedLM or BertLMHeadModel).
 
-    model, cfg = open_run("out/tiny")
     python -m data.export out/tiny    # writes out/tiny/bert: config.json and model.safetensors
 
 It is written only if theirs has the same logits. So what is no BERT is refused: other positions than learned ones, or
@@ -11,12 +10,11 @@ a block of your own.
 import argparse
 import copy
 import sys
-from pathlib import Path
 
 import torch
 
-from config import ConfigError, TrainConfig, as_now
-from model import Transformer
+from config import ConfigError
+from data.runs.model import open_run
 
 NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in)
     "tok_emb": "bert.embeddings.word_embeddings",
@@ -35,16 +33,6 @@ NAMES = {  # a part of our name -> theirs; both sides store a Linear as (out, in
     "head.ln": "cls.predictions.transform.LayerNorm",
     "head.bias": "cls.predictions.bias",
 }
-
-
-def open_run(folder):
-    """Returns the model of a run at its last checkpoint, and its TrainConfig. ConfigError: the code cannot do it."""
-    path = Path(folder, "ckpt.pt")
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    cfg = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
-    model = Transformer(cfg.of_model(len(checkpoint["model"]["tok_emb.weight"]))).eval()
-    model.load_state_dict(checkpoint["model"])
-    return model, cfg
 
 
 def to_hf(model):

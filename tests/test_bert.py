@@ -6,7 +6,7 @@ from transformers import BertForMaskedLM, BertLMHeadModel
 
 from config import ConfigError
 from data import export
-from data.export import open_run
+from data.runs.model import open_run
 from model import ModelConfig, Transformer
 from tests.lives import run
 from tests.test_model import CFG, pre_norm

@@ -16,7 +16,7 @@ import torch
 from data import tokens
 from data.batches import get_batch
 from data.drawing import figure, put_legend, put_titles, put_zero
-from data.export import open_run
+from data.runs.model import open_run
 
 N_TEXTS = 64  # blocks of validation text, as in training, masks and all
 FARTHEST = 8  # offset that is drawn [tokens]
