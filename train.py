@@ -284,7 +284,9 @@ def build_model(cfg, vocab_size):
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
     if cfg.parent:
-        model.load_state_dict(write.last_weights(cfg.parent, cfg, vocab_size))
+        from data.runs.model import last_weights  # which other runs do not need
+
+        model.load_state_dict(last_weights(cfg.parent, cfg, vocab_size))
     else:
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
     return model

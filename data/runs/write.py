@@ -21,7 +21,7 @@ import pandas
 import torch
 
 from analyze import limit_of_symmetry, multiply, parts_of_symmetry, scores
-from config import ROOT, TrainConfig, as_now, may_differ, require
+from config import ROOT, as_now, may_differ, require
 from data.atomic import remove_leftovers, replacing, write_json
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -95,26 +95,6 @@ def identity(run, path):
     config = as_now(run["config"], path, only_known=True)
     same = {key: value for key, value in config.items() if not may_differ(key, "run")}
     return same | dict(corpus=run["data"]["sha256"], parent_sha256=run.get("parent_sha256", ""))
-
-
-SWITCHED = {"causal", "dropout", "attn_dropout", "init_std"}  # the keys of a model in which a child may differ
-
-
-def last_weights(folder, cfg, vocab_size):
-    """
-    Returns the state dict at the end of the run in a folder, for a run of a TrainConfig that begins with it. Raises
-    ConfigError if the run has not ended, or if its model is another one.
-    """
-    path = Path(folder, "ckpt.pt")
-    require(path.exists(), f"parent = {folder!r}, expected the folder of a run: there is no {path}")
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    step, max_iters = checkpoint["step"], checkpoint["config"]["max_iters"]
-    require(step == max_iters, f"parent = {folder!r} is at step {step} of {max_iters}: let it finish first")
-    parent = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
-    there = vars(parent.of_model(len(checkpoint["model"]["tok_emb.weight"])))
-    for key, here in vars(cfg.of_model(vocab_size)).items():  # heads and positions are in no shape of a weight
-        require(key in SWITCHED or there[key] == here, f"parent = {folder!r} has {key} = {there[key]!r}, not {here!r}")
-    return checkpoint["model"]
 
 
 def digest(model):
