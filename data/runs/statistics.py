@@ -12,7 +12,7 @@ MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
 def subset_sums(values):
-    """Returns the sums of all 2^n subsets of n values, the empty one first."""
+    """Returns the sums of all 2^n subsets of n values, the empty one first. Example: [1, 2] -> [0, 1, 2, 3]"""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])  # without the value, and with it
@@ -23,9 +23,9 @@ def sign_flip(differences):
     """
     Returns the exact two-sided p: could seeds alone have made these n differences?
 
-    If two arms were the same, each pair could as well have come out the other way round: its difference would have the
-    other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum is at least as
-    far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
+    If two arms were the same, each pair could as well have come out the other way round, and its difference would have
+    the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum is at least
+    as far from 0 as the one we saw. If all have one sign, no other sum is as far: p cannot be below 2 / 2^n.
     """
     observed = np.sum(differences)
     sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
@@ -35,16 +35,19 @@ def sign_flip(differences):
 
 def confidence_interval(differences):
     """
-    Returns the lowest and the highest difference d that sign_flip does not reject, at 0.05, if d is taken from every
+    Returns the lowest and the highest d that sign_flip does not reject at 0.05, if d is subtracted from every
     difference. (nan, nan) for fewer than six pairs.
 
-    If then the signs of a subset of m are turned, the sum changes by -2 (sum of the subset - m d): it does not fall if
-    the mean of the subset is at most d. So the share of subsets with such a mean is the one-sided p of d. Therefore
-    sort the means of all subsets, and leave out 2.5 of 100 at each end, the empty subset at both (Hartigan 1969).
+    Turn the signs of m of these numbers. Their sum changes by -2 (sum of the m differences - m d), so it does not fall
+    if the mean of the m differences is at most d. The share of subsets with such a mean is the one-sided p of d
+    (Hartigan 1969, "Using Subsample Values as Typical Values", JASA 64).
     """
+    # the means of all subsets but the empty one, which has none
     sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
-    means = np.sort(sums[sizes > 0] / sizes[sizes > 0])  # an empty subset has no mean
-    n_outside = int(0.05 / 2 * len(sums)) - (len(sums) - len(means))  # at each end, besides the empty ones
+    means = np.sort(sums[1:] / sizes[1:])
+
+    # leave out 2.5 of 100 subsets at each end; the empty one counts at both
+    n_outside = int(0.05 / 2 * len(sums)) - 1
     if n_outside < 0:
         return np.nan, np.nan
     return means[n_outside], means[-1 - n_outside]
@@ -52,7 +55,8 @@ def confidence_interval(differences):
 
 def holm(ps):
     """
-    Returns the p of m tests after Holm's correction, a Series.
+    Returns the p of m tests after Holm's correction, a Series. Example: [0.01, 0.04, 0.03] -> [0.03, 0.06, 0.06]
+
     Of 20 tests without any effect one is expected below 0.05. So the smallest p is multiplied by m. If it is still
     significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
     """
@@ -63,27 +67,33 @@ def holm(ps):
 
 
 def of_differences(differences):
-    """Returns the number of differences, those with the sign of their mean, this mean, its interval, and p: a dict."""
+    """
+    Returns what a table says about the differences of pairs, a dict: their number, how many have the sign of the mean,
+    the mean, its interval, and p.
+    """
     differences = differences.dropna()  # a run may lack the measure
-    values = differences.to_numpy()
     mean = differences.mean()
-    return dict(n_pairs=len(values), n_agree=int((np.sign(values) == np.sign(mean)).sum()), difference=mean,
-                interval=confidence_interval(values), p=sign_flip(values))
+    n_agree = (np.sign(differences) == np.sign(mean)).sum()
+    values = differences.to_numpy()
+    return dict(n_pairs=len(values), n_agree=n_agree, difference=mean, interval=confidence_interval(values),
+                p=sign_flip(values))
 
 
 def speed_up(loss, baseline_loss, window=3):
     """
     Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
     at which the loss is at or below the baseline's last one. -inf if it never is, nan if the baseline made no step.
-    With window=1 as in the paper's Table 1. Else of smoothed losses: each is the mean of an evaluation and the two
-    before it, or of fewer in a short run. Step 0, where the loss is far higher, is in no mean.
+    window: how many evaluations are averaged, because one loss may be low by chance; the paper's Table 1 has 1.
     """
-    loss, baseline_loss = loss[loss.index > 0], baseline_loss[baseline_loss.index > 0]
+    # step 0, where the loss is far higher, is in no mean
+    loss, baseline_loss = loss.loc[1:], baseline_loss.loc[1:]
     if baseline_loss.empty:
         return np.nan
+
+    # each loss becomes the mean of itself and the two before it, or of fewer in a short run
     window = min(window, max(1, len(baseline_loss) // 3))  # at most a third of the evaluations
     target = baseline_loss.rolling(window).mean().iloc[-1]
-    smooth = loss.rolling(window).mean()  # one loss may be low by chance
+    smooth = loss.rolling(window).mean()
     return 1 - first_step(smooth, target) / baseline_loss.index[-1]
 
 
