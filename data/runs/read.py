@@ -10,16 +10,16 @@ import pandas
 
 from config import as_now, require
 
-DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
+DIGITS = 4  # a run is rounded when it is read, so that its folder and a CSV file give the same results
 
 
 class Runs(NamedTuple):
-    """Runs of one setting, finished or not, which differ only in their seed. A single run is one of these, too."""
+    """Runs of one setting, finished or not. They differ only in their seed. A single run is one of these, too."""
 
     name: str
-    config: dict  # its configuration, its corpus, and where its runs come from, such as commit: a list of texts
-    # Rows by seed and step. Losses [nats/token] are nan at a step that has scores only, and scores at one that has
-    # losses only; train_loss at step 0, and update_symmetry at the first scores.
+    config: dict  # their configuration, their corpus, and where their steps come from, such as commit: [texts]
+    # Rows by seed and step, and nan where there is no number: losses [nats/token] at a step with scores only, scores at
+    # a step with losses only, train_loss at step 0, and update_symmetry at the first scores.
     table: pandas.DataFrame
 
     def seeds(self):
@@ -31,7 +31,7 @@ class Runs(NamedTuple):
         return self.table.reindex(columns=[column])[column]
 
     def curves(self, measure):
-        """Returns a measure at those steps that have it: a DataFrame (S, seeds), or an empty one."""
+        """Returns a measure at the steps that have it: a DataFrame (S, seeds), or an empty one."""
         return self.values(measure).unstack("seed").dropna(how="all")
 
     def common_steps(self):
@@ -43,27 +43,38 @@ class Runs(NamedTuple):
         return self.values(measure).groupby("seed", sort=False).last()
 
     def layers(self, score):
-        """Returns a score of each layer at those steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
+        """Returns a score of each layer at the steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
         table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
-        return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
+        return table.dropna(axis="columns", how="all")  # another arm of the same file may have more layers
 
 
 def by_step(rows):
-    """Turns scores.csv into a row for each step: each score as a median over layers, and by layer."""
+    """
+    Turns scores.csv into a row for each step: each score as a median over layers, and by layer. Example:
+        step   layer  head  symmetry
+        100    0            0.2          ->  100: symmetry 0.3, symmetry_0 0.2, symmetry_1 0.4,
+        100    0      0     0.1                   heads 0.2, heads_0 0.1, heads_1 0.3
+        100    1            0.4
+        100    1      0     0.3
+    """
+    # a row for each layer, with the mean over its heads beside its own scores
     keys = ["matrix", "step", "layer"]
     table = rows[rows["head"].isna()].set_index(keys).drop(columns="head")
-    heads = rows[rows["head"].notna()]
+    of_heads = rows.dropna(subset="head").groupby(keys)
     for score in "symmetry", "chance", "directionality":
-        table[f"heads_{score}"] = heads.groupby(keys)[score].mean()
+        table[f"heads_{score}"] = of_heads[score].mean()
     table = table.rename(columns={"heads_symmetry": "heads"})
+
+    # untied positions have a matrix: its scores go beside those of W_qk
     of_wqk = table.query("matrix == 'wqk'").droplevel("matrix")
-    of_positions = table.query("matrix == 'positions'").droplevel("matrix")  # which untied ones have of their own
-    of_positions = of_positions.add_prefix("positions_").rename(columns={"positions_symmetry": "positions"})
+    of_positions = table.query("matrix == 'positions'").droplevel("matrix").add_prefix("positions_")
+    of_positions = of_positions.rename(columns={"positions_symmetry": "positions"})
     table = pandas.concat([of_wqk, of_positions], axis="columns").dropna(axis="columns", how="all")
+
+    # layers side by side, and their medians. subtle: a median of symmetry_95 would have the name of layer 95
     layers = table.unstack("layer")  # (S, scores L)
     layers.columns = [f"{score}_{layer}" for score, layer in layers.columns]
-    medians = table.groupby("step").median()
-    medians = medians.filter(regex="^(?!.*symmetry_95$)")  # this name would be that of layer 95, and a limit is of one
+    medians = table.groupby("step").median().filter(regex="(?<!symmetry_95)$")
     return pandas.concat([medians, layers], axis="columns")
 
 
@@ -72,22 +83,34 @@ def read_run(folder):
     folder = Path(folder)
     require((folder / "log.csv").exists(), f"{folder} holds no run of train.py, or one without rows")
     run = json.loads((folder / "run.json").read_text("utf-8"))
-    sha256 = " ".join(run["data"]["sha256"].values())  # of both splits
-    config = run["config"] | dict(tokenizer=run["data"]["tokenizer"], sha256=sha256, n_params=run["n_params"])
-    if config.get("parent"):  # of each seed another run: out/plans/switch/both-301 is one of both
+
+    # 1) what the run is: its configuration, its corpus, and where its steps come from
+    config = as_now(run["config"], folder)
+    sha256 = " ".join(run["data"]["sha256"].values())  # train.bin and val.bin
+    config |= dict(tokenizer=run["data"]["tokenizer"], sha256=sha256, n_params=run["n_params"])
+    # each seed has another parent: out/plans/switch/both-301 and both-302 become `both`
+    if config["parent"]:
         config["parent"] = re.sub(r"-\d+$", "", Path(config["parent"]).name)
-    if len(run.get("lengths", [])) > 1:  # made longer on the way: its learning rate is not that of one run
+    # made longer on the way, so its learning rate is not that of one run
+    if len(run.get("lengths", [])) > 1:
         config["lengths"] = run["lengths"]
+    for key, texts in run["origin"].items():
+        config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
+
+    # 2) its losses and its scores
     log = pandas.read_csv(folder / "log.csv", index_col="step")
     scores = pandas.read_csv(folder / "scores.csv")
     last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
     if "symmetry_95" in scores:  # a run that was made longer has older ones, too
         scores.loc[scores["step"] < last_score, "symmetry_95"] = math.nan
-    is_finished = last_loss == config["max_iters"]  # then an earlier score would pass for the last one
+
+    # 3) a finished run must have scores at its last step, or older ones would be taken for them
+    is_finished = last_loss == config["max_iters"]
     require(not is_finished or last_score == last_loss, f"{folder}: scores.csv ends at step {last_score}, and "
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
+
+    # 4) both in one table, by seed and step
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
-    for key, texts in run["origin"].items():
-        config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
-    return Runs(folder.resolve().name.removesuffix(f"-{config['seed']}"), as_now(config, folder), table)
+    setting = folder.resolve().name.removesuffix(f"-{config['seed']}")
+    return Runs(setting, config, table)
