@@ -1,8 +1,8 @@
 """
 Several runs: pools them by setting, and keeps a comparison in one small CSV file.
 
-    # config of symmetric {"n_layer": 2, ...}    of each arm; older files have what all share in `# config {...}`
-    arm,seed,step,train_loss,val_loss,...   then one row for every step of a run that has a loss, or scores, or both
+    # config of symmetric {"n_layer": 2, ...}    one such line for each arm (older files: `# config {...}` for all)
+    arm,seed,step,train_loss,val_loss,...        then a row for every step of a run with a loss, or scores, or both
 """
 
 import json
@@ -20,22 +20,31 @@ ORIGIN = "commit", "python", "torch", "device_name"  # of steps; only older runs
 
 def write_comparison(path, arms):
     """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run, or a step of one."""
-    table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
+    # refuse before anything is written
     for name in arms:
         require(not re.search("[#,\n]", name), f"{name!r} is no name for a CSV file: rename its folders")
-    for old in read_comparison(path) if Path(path).exists() else []:
-        rows = set(arms[old.name].table.index) if old.name in arms else set()  # (seed, step)
-        require(rows.issuperset(old.table.index), f"{path} would lose runs of {old.name}, or steps of them: give "
-                "another --csv")
-        for key in differing_keys([old.config, arms[old.name].config]):
-            require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another --csv")
+    if Path(path).exists():
+        for old in read_comparison(path):
+            require_kept(old, arms, path)
+
+    # first a line with the configuration of each arm, and then the rows of all
     lines = []
     for name, arm in arms.items():
         config = {key: value for key, value in arm.config.items() if is_kept(key)}
         lines.append(f"# config of {name} {json.dumps(config)}")
-    rows = table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
+    table = pandas.concat({name: arm.table for name, arm in arms.items()}, names=["arm"])
+    lines.append(table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n"))
     with replacing(path) as temporary:
-        temporary.write_text("\n".join([*lines, rows]), encoding="utf-8", newline="\n")
+        temporary.write_text("\n".join(lines), encoding="utf-8", newline="\n")
+
+
+def require_kept(old, arms, path):
+    """Raises ConfigError if arms do not have all rows of an arm that is in the file at path, or another setting."""
+    new = arms.get(old.name)
+    has_all = new and old.table.index.isin(new.table.index).all()
+    require(has_all, f"{path} would lose runs of {old.name}, or steps of them: give another --csv")
+    for key in differing_keys([old.config, new.config]):
+        require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another --csv")
 
 
 def is_kept(key):
@@ -65,11 +74,14 @@ def read_comparison(path):
 
 
 def pool(paths):
-    """Returns {name: Runs}, of folders of runs and of files of comparisons."""
+    """Returns {name: Runs}, from folders of runs and from files of comparisons."""
     arms = {}
     for path in paths:
-        for arm in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
-            arms[arm.name] = add_runs(arms[arm.name], arm) if arm.name in arms else arm
+        found = [read_run(path)] if Path(path).is_dir() else read_comparison(path)
+        for arm in found:
+            if arm.name in arms:
+                arm = add_runs(arms[arm.name], arm)
+            arms[arm.name] = arm
     return arms
 
 
@@ -79,5 +91,10 @@ def add_runs(arm, more):
         require(may_differ(key, "setting"), f"two runs called {arm.name} differ in {key}")
     for seed in more.seeds():
         require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
-    origin = {key: sorted({*arm.config[key], *more.config.get(key, [])}) for key in ORIGIN if key in arm.config}
-    return Runs(arm.name, arm.config | origin, pandas.concat([arm.table, more.table]))
+
+    # steps of both: together they may have several commits, say
+    config = dict(arm.config)
+    for key in ORIGIN:
+        if key in config:
+            config[key] = sorted({*config[key], *more.config.get(key, [])})
+    return Runs(arm.name, config, pandas.concat([arm.table, more.table]))
