@@ -42,11 +42,12 @@ def arms_table(arms, measure, differences={}, scores=OF_ARMS):
     """Returns a row for each arm. differences: {arm: more cells}"""
     tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
-        row = {"n": len(arm.seeds()), "task": tasks[name]}
-        row |= {measure: mean_cell(arm, measure, digits=3)} | differences.get(name, {})
+        row = {"n": len(arm.seeds()), "task": tasks[name], measure: mean_cell(arm, measure, digits=3)}
+        row |= differences.get(name, {})
         for score in scores:
-            cell = beyond_cell(arm) if score == "beyond" else mean_cell(arm, score, digits=2)
-            row.setdefault(score.replace("positions_", "their "), cell)
+            title = "their chance" if score == "positions_chance" else score  # it stands beside the positions
+            row.setdefault(title, mean_cell(arm, score, digits=2))  # the measure is there already, with more digits
+        row["beyond"] = beyond_cell(arm, range(n_layers(arm)))
         rows[name] = row
     return to_table(rows, "arm")
 
@@ -54,30 +55,48 @@ def arms_table(arms, measure, differences={}, scores=OF_ARMS):
 def tasks_of(arms):
     """Returns in words how the tasks of the arms differ, {name: text}, "" for each if they do not."""
     keys = task_keys([arm.config for arm in arms.values()])
-    tasks = {name: task_of(arm.config) for name, arm in arms.items()}
-    return {name: ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys) for name, task in tasks.items()}
+    words = {}
+    for name, arm in arms.items():
+        task = task_of(arm.config)
+        words[name] = ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)
+    return words
 
 
 def tests_table(planned, arms):
     """Returns a row for each planned test. Raises ConfigError if the runs of one cannot be compared."""
-    pairs_of = []  # of each test: the number of its pairs, their mean difference, its interval and p
+    # test each one by itself: the differences of left and right, seed by seed
+    pairs_of = []
     for measure, left, _, right in planned:
-        names = [*left.split(" - "), *right.split(" - ")]
-        keys = task_keys([arms[name].config for name in names if name in arms])
-        if not is_of_losses(measure):  # a score means the same in all tasks, but not on all texts
-            keys = [key for key in keys if key == "sha256"]
-        require(not keys, f"planned test of {measure}, {left} and {right}: its runs differ in {', '.join(keys)}")
+        require_comparable(measure, left, right, arms)
         pairs_of.append(of_differences(of_side(arms, left, measure) - of_side(arms, right, measure)))
-    corrected = holm([pairs["p"] for pairs in pairs_of])  # one without runs counts as well: the plan is one family
+
+    # then correct the p for how many tests there are. One without runs has p = 1, and counts: the plan is one family
+    corrected = holm([pairs["p"] for pairs in pairs_of])
+
+    # then judge: was it as predicted?
     rows = []
     for (measure, left, direction, right), pairs, p in zip(planned, pairs_of, corrected):
-        is_predicted = (pairs["difference"] > 0) == (direction == ">")
-        result = "shown" if is_predicted else "the other way"
-        if p >= 0.05:
-            result = "not shown" if pairs["n_pairs"] >= MIN_PAIRS else "too few pairs"
         rows.append({"measure": measure, "left": left, "": direction, "right": right, "pairs": pairs["n_pairs"],
-                     "difference [95 %]": difference_cell(pairs, measure), "p": f"{p:.2g}", "result": result})
+                     "difference [95 %]": difference_cell(pairs, measure), "p": f"{p:.2g}",
+                     "result": verdict(pairs, direction, p)})
     return pandas.DataFrame(rows)
+
+
+def require_comparable(measure, left, right, arms):
+    """Raises ConfigError if the arms of a test have different tasks, or, for a score, different texts."""
+    names = [*left.split(" - "), *right.split(" - ")]
+    keys = task_keys([arms[name].config for name in names if name in arms])
+    if not is_of_losses(measure):
+        keys = [key for key in keys if key == "sha256"]
+    require(not keys, f"planned test of {measure}, {left} and {right}: its runs differ in {', '.join(keys)}")
+
+
+def verdict(pairs, direction, p):
+    """Returns what a test has shown. direction: ">" or "<", as predicted. p: corrected."""
+    if p >= 0.05:
+        return "not shown" if pairs["n_pairs"] >= MIN_PAIRS else "too few pairs"
+    is_above = pairs["difference"] > 0
+    return "shown" if is_above == (direction == ">") else "the other way"
 
 
 def of_side(arms, side, measure):
@@ -108,23 +127,28 @@ def comparison_table(arms, measure, has_all):
     """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
     arms = {name: arm for name, arm in arms.items() if end_of(arm, measure).notna().all()}
     require(arms, f"no run has {measure}: data/results/csv/README.md says what runs have")
-    cells = {}
+    differences = {}
     for name, arm in arms.items():
+        # all columns in their order: those that stay empty are not shown
+        cells = dict.fromkeys(["difference [95 %]", "p, not planned", "agree", "from", "pairs", "updates saved"], "")
+        differences[name] = cells
         baseline = find_baseline(arms, arm, measure)
-        cells[name] = {"difference [95 %]": "baseline", "p, not planned": "", "agree": "", "from": "", "pairs": "",
-                       "updates saved": ""}
-        if name != baseline:
-            pairs = of_differences(end_of(arm, measure) - end_of(arms[baseline], measure))
-            cells[name] |= {"difference [95 %]": difference_cell(pairs, measure), "from": baseline,
-                            "pairs": pairs["n_pairs"]}
-            if pairs["n_pairs"] >= MIN_PAIRS:
-                cells[name]["p, not planned"] = f"{pairs['p']:.2g}"
-                cells[name]["agree"] = f"{pairs['n_agree']} of {pairs['n_pairs']}"
-            if measure == "loss":
-                cells[name]["updates saved"] = saved_cell(arm, arms[baseline])
-    if has_all:
-        return arms_table(arms, measure, cells, OF_ARMS + PARTS)
-    return arms_table(arms, measure, cells).drop(columns=["pairs", "updates saved"], errors="ignore")
+        if arm is baseline:
+            cells["difference [95 %]"] = "baseline"
+            continue
+
+        # in pairs: each run less the baseline's run of its seed
+        pairs = of_differences(end_of(arm, measure) - end_of(baseline, measure))
+        cells["difference [95 %]"] = difference_cell(pairs, measure)
+        cells["from"] = baseline.name
+        if pairs["n_pairs"] >= MIN_PAIRS:
+            cells["p, not planned"] = f"{pairs['p']:.2g}"
+            cells["agree"] = f"{pairs['n_agree']} of {pairs['n_pairs']}"
+        if has_all:
+            cells["pairs"] = pairs["n_pairs"]
+        if has_all and measure == "loss":
+            cells["updates saved"] = saved_cell(arm, baseline)
+    return arms_table(arms, measure, differences, OF_ARMS + PARTS if has_all else OF_ARMS)
 
 
 def steps_table(arms, measure):
@@ -132,46 +156,53 @@ def steps_table(arms, measure):
     rows = {}
     for name, arm in arms.items():
         baseline = find_baseline(arms, arm, measure)
-        steps, of_baseline = end_of(arm, measure), end_of(arms[baseline], measure)
+        steps, of_baseline = end_of(arm, measure), end_of(baseline, measure)
         never = (steps_to(arm, measure) == np.inf).sum()
         difference = difference_cell(of_differences(steps - of_baseline), measure)
         rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
                       "of baseline": f"{steps.mean() / of_baseline.mean():.0%}",
-                      "difference [95 %]": "baseline" if name == baseline else difference,
+                      "difference [95 %]": "baseline" if arm is baseline else difference,
                       "parameters": f"{arm.config['n_params']:,}"}
     return to_table(rows, "arm")
 
 
 def find_baseline(arms, arm, measure):
-    """Returns the name of the first arm with which an arm may be compared by a measure."""
-    for name, other in arms.items():
+    """Returns the first of the arms with which an arm may be compared by a measure, Runs."""
+    for other in arms.values():
         # A score means the same in all tasks, and a loss only within one.
         if not is_of_losses(measure) or not task_keys([other.config, arm.config]):
-            return name
+            return other
 
 
 def saved_cell(arm, baseline):
     """Returns the share of updates that an arm saves, the median over pairs of runs with the same seed."""
     losses, of_baseline = arm.curves("loss"), baseline.curves("loss")  # (S, seeds) each
-    seeds = losses.columns.intersection(of_baseline.columns)
-    saved = [speed_up(losses[seed].dropna(), of_baseline[seed].dropna()) for seed in seeds]
-    saved = pandas.Series(saved, dtype=float).median()
-    if np.isnan(saved):  # no pairs, or no steps
+    saved = []
+    for seed in losses.columns.intersection(of_baseline.columns):
+        saved.append(speed_up(losses[seed].dropna(), of_baseline[seed].dropna()))
+    median = pandas.Series(saved, dtype=float).median()
+    if np.isnan(median):  # no pairs, or no steps
         return ""
-    return "not reached" if saved == -np.inf else f"{saved:.0%}"
+    return "not reached" if median == -np.inf else f"{median:.0%}"
 
 
 def layers_table(arms, time):
     """Returns a row for each layer of each arm. time: when, in words."""
     tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
-        for layer in range(arm.layers("symmetry").shape[1]):
+        for layer in range(n_layers(arm)):
             row = {}
             if layer == 0:  # in the first row of an arm
                 row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)}
-            row |= {score: mean_cell(arm, f"{score}_{layer}", digits=2) for score in OF_LAYERS}
-            rows[name, layer] = row | {"beyond": beyond_cell(arm, [layer])}
+            for score in OF_LAYERS:
+                row[score] = mean_cell(arm, f"{score}_{layer}", digits=2)
+            row["beyond"] = beyond_cell(arm, [layer])
+            rows[name, layer] = row
     return to_table(rows, time)
+
+
+def n_layers(arm):
+    return arm.layers("symmetry").shape[1]
 
 
 def to_table(rows, title):
@@ -185,15 +216,15 @@ def mean_cell(arm, measure, digits):
     return "" if np.isnan(mean) else fixed(mean, digits)
 
 
-def beyond_cell(arm, layers=None):
+def beyond_cell(arm, layers):
     """Returns in how many runs each layer is above 95 % of random matrices, "" if one has no such limit at its end."""
     counts = []
-    for layer in range(arm.layers("symmetry_95").shape[1]) if layers is None else layers:
+    for layer in layers:
         symmetry, limit = arm.at_end(f"symmetry_{layer}"), arm.at_end(f"symmetry_95_{layer}")
         if limit.isna().any():
             return ""
         counts.append(str((symmetry > limit).sum()))
-    return f"{', '.join(counts)} of {len(arm.seeds())}" if counts else ""
+    return f"{', '.join(counts)} of {len(arm.seeds())}"
 
 
 def difference_cell(pairs, measure):
@@ -203,5 +234,8 @@ def difference_cell(pairs, measure):
     digits = 5 if 1e-6 < abs(pairs["difference"]) < 0.0005 else 3  # a small difference is not none
     if measure.startswith(STEPS_TO):
         digits = 0
-    difference, low, high = [fixed(number, digits, "+") for number in (pairs["difference"], *pairs["interval"])]
-    return f"{difference} [{low}, {high}]" if pairs["n_pairs"] >= MIN_PAIRS else difference
+    difference = fixed(pairs["difference"], digits, "+")
+    if pairs["n_pairs"] < MIN_PAIRS:
+        return difference
+    low, high = pairs["interval"]
+    return f"{difference} [{fixed(low, digits, '+')}, {fixed(high, digits, '+')}]"
