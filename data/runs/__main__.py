@@ -19,55 +19,66 @@ from data.runs.kept import is_kept, pool, write_comparison
 
 def report_runs(args):
     """Prints what a command line asks for, and writes its --csv and --plot."""
+    # 1) read the runs, and find their plan
     arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
+
+    # 2) check that they are the runs of this plan, and put them into its order
     if plan:
         require_runs_of(plan, arms)
-        arms = {name: arms[name] for name in plan.arms if name in arms}  # in the order of the plan
+        arms = {name: arms[name] for name in plan.arms if name in arms}
     if len(arms) > 1 and all(len(arm.seeds()) == 1 and name[-1].isdigit() for name, arm in arms.items()):
         print("Each is a setting of its own: runs of one setting are in folders SETTING-SEED, such as bi-1 and bi-2")
+
+    # 3) do the planned tests. They compare all arms, at the end, whatever is chosen below
     planned = plan.planned if plan else []
-    if planned and unfinished(arms):  # a test is of all arms, at the end
+    if planned and unfinished(arms):
         print("No planned test is done, because some runs have not finished")
         planned = []
     tests = [tests_table(planned, arms)] if planned else []
-    is_plain = not (args.arms or args.all or args.measure or args.by_layer)
 
-    for name in args.arms or arms:
+    # 4) choose what else to show: what the flags say, or else what the planned tests measure
+    for name in args.arms or []:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     arms = {name: arm for name, arm in arms.items() if name in (args.arms or arms)}
+    is_plain = not (args.arms or args.all or args.measure or args.by_layer)
+    tested = [measure for measure, *_ in planned] if is_plain else []
+
+    # 5) write all steps, and draw and print those that all runs have
     if args.csv:
         write_comparison(args.csv, arms)
     arms, time = at_one_time(arms)
     if args.plot:
         from data.runs import plots  # and matplotlib with it
 
-        measures = [measure for measure, *_ in planned if is_plain]
-        plots.plot_arms(arms, args.plot, measures, args.measure, args.title)
-    print_tables([table_of(args, arms, time, is_plain, tests), *tests])
+        plots.plot_arms(arms, args.plot, tested, args.measure, args.title)
+    print_tables([table_of(args, arms, time, tested, is_plain), *tests])
 
 
-def table_of(args, arms, time, is_plain, tests):
-    """Returns the table that a command line asks for. time: when all runs are shown, in words."""
-    is_planned = is_plain and tests != []  # the tests have the differences
-    measure = tests[0]["measure"].iloc[0] if is_planned else args.measure or "loss"
+def table_of(args, arms, time, tested, is_plain):
+    """
+    Returns the table that a command line asks for. time: when all runs are shown, in words. tested: the measures of
+    planned tests, if no flag asks for something else (is_plain).
+    """
+    measure = tested[0] if tested else args.measure or "loss"
     if measure.startswith(STEPS_TO):
         return steps_table(arms, measure)
-    if is_planned:
-        return arms_table(arms, "loss")
-    has_pairs = any(len(arm.seeds()) > 1 for arm in arms.values())
-    if args.by_layer or (is_plain and not has_pairs):  # single runs can be looked at, and not compared in pairs
+    if tested:
+        return arms_table(arms, "loss")  # without differences: the tests have them
+    is_single = all(len(arm.seeds()) == 1 for arm in arms.values())
+    if args.by_layer or (is_plain and is_single):  # single runs can be looked at, and not compared in pairs
         return layers_table(arms, time)
     return comparison_table(arms, measure, args.all)
 
 
 def print_tables(tables):
-    """Prints tables, and below them what their columns mean."""
+    """Prints tables, and below them what their columns mean, each column once."""
+    columns = {}
     for table in tables:
-        print(table.to_string(index="result" not in table))  # tests have no names
-    columns = {}  # each once
-    for table in tables:
+        print(table.to_string(index="result" not in table))  # the rows of tests have no names
         columns |= dict.fromkeys(table)
-    print(*[f"  {column}: {LEGEND[column]}" for column in columns if column in LEGEND], sep="\n")
+    for column in columns:
+        if column in LEGEND:
+            print(f"  {column}: {LEGEND[column]}")
 
 
 def unfinished(arms):
@@ -81,38 +92,47 @@ def unfinished(arms):
 
 
 def at_one_time(arms):
-    """Returns the runs, cut at their last common step if one has not finished, and when that is, in words."""
-    if not unfinished(arms):
+    """Returns the runs, cut at their last common step if one has not finished, and in words when that is."""
+    running = unfinished(arms)
+    if not running:
         return arms, "at the end"
     steps = set.intersection(*[arm.common_steps() for arm in arms.values()])
     step = max(steps)  # all have step 0
-    print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(unfinished(arms))}")
+    print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(running)}")
     cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
     return cut, f"at step {step:,}"
 
 
 def find_plan(path, runs):
-    """Returns the Plan at path, or that of config/plans for a single NAME.csv of data/results/csv, or None."""
-    by_name = ROOT / "config" / "plans" / f"{Path(runs[0]).stem}.py"
-    is_ours = Path(runs[0]).resolve().parent == ROOT / "data" / "results" / "csv"
-    if path is None and len(runs) == 1 and is_ours and by_name.exists():
+    """Returns the Plan at path. Without a path: config/plans/NAME.py for data/results/csv/NAME.csv alone, or None."""
+    first = Path(runs[0])
+    by_name = ROOT / f"config/plans/{first.stem}.py"
+    is_ours = len(runs) == 1 and first.resolve().parent == ROOT / "data/results/csv"
+    if path is None and is_ours and by_name.exists():
         path = by_name
     return read_plan(path) if path else None
+
+
+UNPLANNED = "tokenizer", "sha256", "n_params"  # keys of a run that no plan names
 
 
 def require_runs_of(plan, arms):
     """Raises ConfigError if a run is not one of this plan. Prints which free keys, such as data_dir, differ."""
     for name, arm in arms.items():
         require(name in plan.arms, f"{plan.path} has no arm {name}: there are {', '.join(plan.arms)}")
+
+        # the same keys, but for free ones
         _, expected = plan.keys_of(name)
         for key in differing_keys([expected, arm.config]):
-            of_corpus = key in ("tokenizer", "sha256", "n_params")  # no plan names these three
-            is_auto = key == "dtype" and expected[key] == "auto"  # the device decides
-            is_free = of_corpus or is_auto or may_differ(key, "setting")
             there, here = expected.get(key), arm.config.get(key)
-            require(is_free, f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
-            if key in expected and may_differ(key, "setting") and is_kept(key):
+            is_auto = key == "dtype" and there == "auto"  # the device decides
+            is_free = may_differ(key, "setting")
+            require(is_free or is_auto or key in UNPLANNED, f"{plan.path}: its {name} has {key} = {there!r}, not "
+                    f"{here!r}")
+            if is_free and key in expected and is_kept(key):
                 print(f"{name} has {key} = {here!r}, and {there!r} in {plan.path}")
+
+        # no other seeds. A race needs all of them, and its models have an upper size
         for seed in arm.seeds():
             require(seed in plan.seeds, f"{plan.path} has no seed {seed}")
         if plan.most_params:
