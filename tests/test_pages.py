@@ -45,7 +45,7 @@ def test_the_pages_show_what_is_printed_of_a_bert_tiny_which_scores_as_the_publi
 
 
 def test_the_picture_of_readme_has_a_line_for_each_seed_and_names_at_the_ends(tmp_path, drawn):
-    front.draw(pool([ROOT / "data/results/csv/columns.csv"]), tmp_path / "front.png")
+    front.draw_front(pool([ROOT / "data/results/csv/columns.csv"]), tmp_path / "front.png")
     [figure] = drawn
     n_lines = [len(axis.lines) for axis in figure.axes]  # the zero, 8 seeds and their mean of both, chance of symmetry
     assert n_lines == [1 + 18 + 1, 1 + 18 + 1, 1 + 18, 1 + 18]

@@ -17,25 +17,28 @@ COLUMNS = {"positions added to the tokens (BERT, GPT-2)": ("learned", "decoder")
 AXES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality:\nbelow 0, columns dominate"}
 
 
-def draw(arms, path):
+def draw_front(arms, path):
     """Draws a panel for each kind of positions and each score. arms: {name: Runs} of config/plans/columns.py."""
     with figure(path, 2, 2, title=TITLE, sharex=True, sharey="row") as axes:
         put_titles(axes[0], COLUMNS)
-        for score, row in zip(AXES, axes):
-            row[0].set_ylabel(AXES[score])
-            for axis, (encoder, decoder) in zip(row, COLUMNS.values()):
+        for panels, (encoder, decoder) in zip(axes.T, COLUMNS.values()):
+            for axis, score in zip(panels, AXES):
                 put_zero(axis)
                 put_steps(axis)
-                # The mean of the encoder ends above that of the decoder in every panel.
+                # the mean of the encoder ends above the decoder's in every panel, so names do not meet
                 draw_seeds(axis, arms[encoder].curves(score), "encoder", True, color=ENCODER, lw=2.4)
                 draw_seeds(axis, arms[decoder].curves(score), "decoder", True, side="top", color=DECODER, lw=2.4)
-        for axis, (encoder, _) in zip(axes[0], COLUMNS.values()):
             chance = arms[encoder].curves("chance").mean(axis="columns")
-            axis.plot(chance, "--", color="0.4", lw=1.2)
-        put_name(axes[0, 0], arms["learned"].curves("chance").mean(axis="columns"), "chance", "0.4", "center")
-        axes[0, 0].set_ylim(-0.15, 0.7)  # of the rotary encoders a few seeds were above, early
+            panels[0].plot(chance, "--", color="0.4", lw=1.2)
+
+        # words at the left, where there is room for them
+        for axis, label in zip(axes[:, 0], AXES.values()):
+            axis.set_ylabel(label)
+        chance = arms["learned"].curves("chance").mean(axis="columns")
+        put_name(axes[0, 0], chance, "chance", "0.4", "center")
+        axes[0, 0].set_ylim(-0.15, 0.7)  # early, a few seeds of rotary encoders are above
 
 
 if __name__ == "__main__":
     take_no_arguments(__doc__)
-    draw(pool([ROOT / "data/results/csv/columns.csv"]), ROOT / "data/results/png/front.png")
+    draw_front(pool([ROOT / "data/results/csv/columns.csv"]), ROOT / "data/results/png/front.png")

@@ -3,8 +3,6 @@ Draws the arms of a comparison, {name: Runs}: thin lines are seeds, and a thick 
 blue and the first decoder purple.
 """
 
-import itertools
-
 import pandas
 
 from config.plan import task_keys
@@ -20,35 +18,58 @@ def plot_arms(arms, path, planned, only=None, title=""):
     first, *others = arms.values()
     if not others and len(first.seeds()) == 1:
         return plot_run(first, path)
+
+    measures = choose_measures(arms, planned, only)
+    titles = {measure: TITLES.get(measure, measure) for measure in measures}
     begins, style_of = family_of(arms)
+    words = explain(arms, measures, only, begins)
+    for axis, measure in panels(path, titles, words, title):
+        for name, arm in arms.items():
+            begin, style = begins[name], style_of[name]
+            label = short(name.replace("_", " "))
+            draw_seeds(axis, arm.curves(measure), label, only is not None, begin, **style)
+
+            # chance is dotted, and a vertical line stands where an arm goes on with the weights of another
+            if measure in CHANCES:
+                chance = arm.curves(CHANCES[measure]).mean(axis="columns")
+                axis.plot(chance.index + begin, chance, ":", color=style["color"], lw=1)
+            if begin:
+                axis.axvline(begin, color="0.8", lw=0.8, zorder=0)
+
+        # the first losses are far above the others: cut them off
+        if measure == "loss":
+            losses = rows_of(arms)["val_loss"]
+            axis.set_ylim(max(0, losses.min() - 0.1), losses.quantile(0.9))
+
+
+def rows_of(arms):
+    """Returns the rows of all arms, with those columns in which some arm has a number."""
+    return pandas.concat([arm.table for arm in arms.values()]).dropna(axis="columns", how="all")
+
+
+def choose_measures(arms, planned, only):
+    """Returns at most four measures that the arms have. Losses of different tasks are drawn only if one asks for them."""
+    wanted = dict.fromkeys([only] if only else ["loss", *planned, *TITLES])  # each once
+    if not only and task_keys([arm.config for arm in arms.values()]):
+        del wanted["loss"]
+    has = {"loss", *rows_of(arms)}
+    return [measure for measure in wanted if measure in has][:4]
+
+
+def explain(arms, measures, only, begins):
+    """Returns what a reader has to know about the lines of the panels, a text."""
     words = []
     if any(len(arm.seeds()) > 1 for arm in arms.values()):
         words.append("thick lines: mean over seeds; thin lines: each seed")
     if only != "loss":
         words.append("scores: median over layers")
-        if any(len(arm.curves(chance)) for arm in arms.values() for chance in CHANCES.values()):  # not in old files
+        if not rows_of(arms).columns.intersection(CHANCES.values()).empty:  # older files have none
             words[-1] += "; dotted: mean of random matrices in the same directions (chance)"
     if any(begins.values()):
         words.append("blue: bidirectional, purple: causal attention; vertical: runs begin with the weights of others")
-    measures = [only] if only else list(dict.fromkeys(["loss", *planned, *TITLES]))
-    if not only and task_keys([arm.config for arm in arms.values()]):
+    if not only and "loss" not in measures:
         words.append("losses are not drawn, because these runs have different tasks")
-        measures.remove("loss")
-    names = set().union(*(arm.table.dropna(axis="columns", how="all") for arm in arms.values())) | {"loss"}
-    measures = [measure for measure in measures if measure in names][:4]
-    titles = {measure: TITLES.get(measure, measure) for measure in measures}
-    for axis, measure in panels(path, titles, "\n".join(words), title):
-        for name, arm in arms.items():
-            label = short(name.replace("_", " "))
-            draw_seeds(axis, arm.curves(measure), label, bool(only), begins[name], **style_of[name])
-            if measure in CHANCES:
-                chance = arm.curves(CHANCES[measure]).mean(axis="columns")
-                axis.plot(chance.index + begins[name], chance, ":", color=style_of[name]["color"], lw=1)
-            if begins[name]:
-                axis.axvline(begins[name], color="0.8", lw=0.8, zorder=0)
-        if measure == "loss":
-            losses = pandas.concat([arm.values("loss") for arm in arms.values()])
-            axis.set_ylim(max(0, losses.min() - 0.1), losses.quantile(0.9))  # the first losses are cut off
+    return "\n".join(words)
 
 
 def draw_seeds(axis, curves, name, is_named, begin=0, side="bottom", **style):
@@ -64,8 +85,8 @@ def draw_seeds(axis, curves, name, is_named, begin=0, side="bottom", **style):
 
 def put_name(axis, curve, name, colour, side):
     """Writes a name at the end of a curve. side: what of the text is at this height, bottom, top or center."""
-    axis.annotate(name, (curve.index[-1], curve.iloc[-1]), (3, 0), textcoords="offset points", color=colour, va=side,
-                  fontsize=9)
+    end = curve.index[-1], curve.iloc[-1]
+    axis.annotate(name, end, (3, 0), textcoords="offset points", color=colour, va=side, fontsize=9)
 
 
 def family_of(arms):
@@ -74,13 +95,20 @@ def family_of(arms):
     its parent ends. Then the colour says whether attention is causal, and the dashes where the line has come from.
     """
     begins, roots = {}, {}
-    for name, arm in arms.items():
-        begins[name], roots[name] = 0, name
-        while (parent := arms[roots[name]].config.get("parent")) in arms:
-            begins[name] += arms[parent].config["max_iters"]
-            roots[name] = parent
+    for name in arms:
+        # go back to the arm that began with no other's weights, and count the steps
+        root, begin = name, 0
+        while (parent := arms[root].config["parent"]) in arms:
+            begin += arms[parent].config["max_iters"]
+            root = parent
+        begins[name], roots[name] = begin, root
+    causal_of = {name: arm.config["causal"] for name, arm in arms.items()}
     if not any(begins.values()):
-        return begins, styles({name: arm.config["causal"] for name, arm in arms.items()})
-    dashes = dict(zip(dict.fromkeys(roots.values()), itertools.cycle(DASHES)))
-    colours = {name: DECODER if arm.config["causal"] else ENCODER for name, arm in arms.items()}
-    return begins, {name: dict(color=colours[name], ls=dashes[roots[name]]) for name in arms}
+        return begins, styles(causal_of)
+
+    style_of = {}
+    families = list(dict.fromkeys(roots.values()))  # each once, in the order of the arms
+    for name, causal in causal_of.items():
+        number = families.index(roots[name])
+        style_of[name] = dict(color=DECODER if causal else ENCODER, ls=DASHES[number % len(DASHES)])
+    return begins, style_of
