@@ -38,6 +38,20 @@ def short(name):
     return printable(name).replace("$", r"\$")  # or it would be a formula
 
 
+def panels(path, titles, words, title=""):
+    """Gives an axis for each of at most four measures, {measure: its title}, and then saves the picture."""
+    n_rows = 2 if len(titles) == 4 else 1
+    height = 1.5 * HEIGHT if len(titles) == 1 else HEIGHT  # one panel is as wide as the page, so make it higher
+    with figure(path, n_rows, len(titles) // n_rows, height, title) as axes:
+        for axis, measure in zip(axes.flat, titles):
+            yield axis, measure
+            put_steps(axis)
+            if measure != "loss":
+                put_zero(axis)
+        put_titles(axes.flat, titles.values())
+        put_legend(axes.flat, title=words)
+
+
 def put_titles(axes, titles):
     for axis, title in zip(axes, titles):
         axis.set_title(title, fontsize=9, loc="left")
@@ -45,6 +59,12 @@ def put_titles(axes, titles):
 
 def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+
+
+def put_name(axis, curve, name, colour, side):
+    """Writes a name at the end of a curve. side: what of the text is at this height, bottom, top or center."""
+    end = curve.index[-1], curve.iloc[-1]
+    axis.annotate(name, end, (3, 0), textcoords="offset points", color=colour, va=side, fontsize=9)
 
 
 def put_legend(axes, ncols=3, title=None):
@@ -81,11 +101,14 @@ def put_steps(axis):
 
 
 def styles(causal_of):
-    """Returns {name: dict(color, ls)}, the style of its line. causal_of: {name: causal}"""
+    """Returns {name: dict(color, ls)}, how its line is drawn. causal_of: {name: causal}, None where it is unknown."""
+    first_colours = {False: ENCODER, True: DECODER}  # of the first model with this causal
     others = itertools.cycle(itertools.product(DASHES, OTHERS))
-    first = {False: ("-", ENCODER), True: ("-", DECODER)}  # by causal
-    found = {}
+    style_of = {}
     for name, causal in causal_of.items():
-        dashes, colour = first.pop(causal, None) or next(others)
-        found[name] = dict(color=colour, ls=dashes)
-    return found
+        if causal in first_colours:
+            dashes, colour = "-", first_colours.pop(causal)
+        else:
+            dashes, colour = next(others)
+        style_of[name] = dict(color=colour, ls=dashes)
+    return style_of

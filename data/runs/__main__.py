@@ -11,6 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
+import pandas
+
 from config import ROOT, ConfigError, differing_keys, may_differ, require
 from config.plan import STEPS_TO, read_plan
 from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, steps_table, tests_table
@@ -37,9 +39,10 @@ def report_runs(args):
     tests = [tests_table(planned, arms)] if planned else []
 
     # 4) choose what else to show: what the flags say, or else what the planned tests measure
-    for name in args.arms or []:
+    chosen = args.arms or arms
+    for name in chosen:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
-    arms = {name: arm for name, arm in arms.items() if name in (args.arms or arms)}
+    arms = {name: arm for name, arm in arms.items() if name in chosen}
     is_plain = not (args.arms or args.all or args.measure or args.by_layer)
     tested = [measure for measure, *_ in planned] if is_plain else []
 
@@ -55,10 +58,7 @@ def report_runs(args):
 
 
 def table_of(args, arms, time, tested, is_plain):
-    """
-    Returns the table that a command line asks for. time: when all runs are shown, in words. tested: the measures of
-    planned tests, if no flag asks for something else (is_plain).
-    """
+    """Returns the table that a command line asks for. time: in words. tested: the measures of planned tests."""
     measure = tested[0] if tested else args.measure or "loss"
     if measure.startswith(STEPS_TO):
         return steps_table(arms, measure)
@@ -96,8 +96,8 @@ def at_one_time(arms):
     running = unfinished(arms)
     if not running:
         return arms, "at the end"
-    steps = set.intersection(*[arm.common_steps() for arm in arms.values()])
-    step = max(steps)  # all have step 0
+    curves = [arm.table[["val_loss", "symmetry"]].unstack("seed") for arm in arms.values()]
+    step = pandas.concat(curves, axis="columns").dropna().index.max()  # the last at which no run lacks a number
     print(f"All runs are shown at step {step:,}, because these have not finished: {', '.join(running)}")
     cut = {name: arm._replace(table=arm.table.query(f"step <= {step}")) for name, arm in arms.items()}
     return cut, f"at step {step:,}"
@@ -113,9 +113,6 @@ def find_plan(path, runs):
     return read_plan(path) if path else None
 
 
-UNPLANNED = "tokenizer", "sha256", "n_params"  # keys of a run that no plan names
-
-
 def require_runs_of(plan, arms):
     """Raises ConfigError if a run is not one of this plan. Prints which free keys, such as data_dir, differ."""
     for name, arm in arms.items():
@@ -126,9 +123,9 @@ def require_runs_of(plan, arms):
         for key in differing_keys([expected, arm.config]):
             there, here = expected.get(key), arm.config.get(key)
             is_auto = key == "dtype" and there == "auto"  # the device decides
+            is_found = is_auto or key in ("tokenizer", "sha256", "n_params")  # no plan names these three
             is_free = may_differ(key, "setting")
-            require(is_free or is_auto or key in UNPLANNED, f"{plan.path}: its {name} has {key} = {there!r}, not "
-                    f"{here!r}")
+            require(is_found or is_free, f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
             if is_free and key in expected and is_kept(key):
                 print(f"{name} has {key} = {here!r}, and {there!r} in {plan.path}")
 

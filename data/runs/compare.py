@@ -46,8 +46,8 @@ def arms_table(arms, measure, differences={}, scores=OF_ARMS):
         row |= differences.get(name, {})
         for score in scores:
             title = "their chance" if score == "positions_chance" else score  # it stands beside the positions
-            row.setdefault(title, mean_cell(arm, score, digits=2))  # the measure is there already, with more digits
-        row["beyond"] = beyond_cell(arm, range(n_layers(arm)))
+            row.setdefault(title, mean_cell(arm, score))  # the measure is there already, with more digits
+        row["beyond"] = beyond_cell(arm, range(arm.layers("symmetry").shape[1]))
         rows[name] = row
     return to_table(rows, "arm")
 
@@ -73,7 +73,7 @@ def tests_table(planned, arms):
     # then correct the p for how many tests there are. One without runs has p = 1, and counts: the plan is one family
     corrected = holm([pairs["p"] for pairs in pairs_of])
 
-    # then judge: was it as predicted?
+    # then judge each: was it as predicted?
     rows = []
     for (measure, left, direction, right), pairs, p in zip(planned, pairs_of, corrected):
         rows.append({"measure": measure, "left": left, "": direction, "right": right, "pairs": pairs["n_pairs"],
@@ -108,19 +108,16 @@ def of_side(arms, side, measure):
 
 
 def end_of(arm, measure):
-    """
-    Returns a measure at the end of each run: a Series by seed, nan where a run has none. steps_to_X is the first step
-    at which the loss is at or below X, and max_iters in a run that never gets there.
-    """
+    """Returns a measure, or steps_to_X, at the end of each run: a Series by seed, nan where a run has none."""
     if measure.startswith(STEPS_TO):
-        return steps_to(arm, measure).clip(upper=arm.config["max_iters"])
+        return steps_to(arm, measure).clip(upper=arm.config["max_iters"])  # a run that never gets there has taken all
     return arm.at_end(measure)
 
 
 def steps_to(arm, measure):
-    """Returns the first step at or below the loss of steps_to_X: a Series by seed, inf where there is none."""
+    """Returns the first step at which the loss is X or less, of steps_to_X: a Series by seed, inf if it never is."""
     target = float(measure.removeprefix(STEPS_TO))
-    return arm.curves("loss").apply(lambda losses: first_step(losses.dropna(), target))
+    return arm.curves("loss").apply(first_step, target=target)
 
 
 def comparison_table(arms, measure, has_all):
@@ -146,8 +143,7 @@ def comparison_table(arms, measure, has_all):
             cells["agree"] = f"{pairs['n_agree']} of {pairs['n_pairs']}"
         if has_all:
             cells["pairs"] = pairs["n_pairs"]
-        if has_all and measure == "loss":
-            cells["updates saved"] = saved_cell(arm, baseline)
+            cells["updates saved"] = saved_cell(arm, baseline) if measure == "loss" else ""
     return arms_table(arms, measure, differences, OF_ARMS + PARTS if has_all else OF_ARMS)
 
 
@@ -167,7 +163,7 @@ def steps_table(arms, measure):
 
 
 def find_baseline(arms, arm, measure):
-    """Returns the first of the arms with which an arm may be compared by a measure, Runs."""
+    """Returns the first arm, Runs, that may be compared with an arm by a measure."""
     for other in arms.values():
         # A score means the same in all tasks, and a loss only within one.
         if not is_of_losses(measure) or not task_keys([other.config, arm.config]):
@@ -190,19 +186,15 @@ def layers_table(arms, time):
     """Returns a row for each layer of each arm. time: when, in words."""
     tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
-        for layer in range(n_layers(arm)):
+        for layer in range(arm.layers("symmetry").shape[1]):
             row = {}
             if layer == 0:  # in the first row of an arm
                 row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)}
             for score in OF_LAYERS:
-                row[score] = mean_cell(arm, f"{score}_{layer}", digits=2)
+                row[score] = mean_cell(arm, f"{score}_{layer}")
             row["beyond"] = beyond_cell(arm, [layer])
             rows[name, layer] = row
     return to_table(rows, time)
-
-
-def n_layers(arm):
-    return arm.layers("symmetry").shape[1]
 
 
 def to_table(rows, title):
@@ -210,7 +202,7 @@ def to_table(rows, title):
     return table.loc[:, (table != "").any()]  # columns with something in them
 
 
-def mean_cell(arm, measure, digits):
+def mean_cell(arm, measure, digits=2):
     """Returns the mean over runs of the last value of a measure, "" if a run has none."""
     mean = end_of(arm, measure).mean(skipna=False)
     return "" if np.isnan(mean) else fixed(mean, digits)

@@ -1,12 +1,10 @@
 """The picture and the table of one training run. Dark layers are at the bottom of a network, light ones at its top."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas
 
-from data.drawing import HEIGHT, draw_layers, figure, put_legend, put_steps, put_titles, put_zero, short
 from data import fixed
+from data.drawing import draw_layers, panels, short
 from data.runs.read import read_run
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
@@ -16,14 +14,14 @@ CHANCES = {"symmetry": "chance", "positions": "positions_chance", "heads": "head
 
 
 def finish(folder):
-    """Draws run.png for the run in a folder, and returns what is printed at its end: scores, loss, and the picture."""
+    """Draws run.png for the run in a folder, and returns what to print at its end: scores, loss, and the picture."""
     return f"{table_of_ends(draw_run(folder))}; picture: {folder}/run.png"
 
 
 def draw_run(folder):
     """Draws run.png from the rows of the run in a folder, and returns them, as Runs. The run may still go on."""
     arm = read_run(folder)
-    plot_run(arm, Path(folder, "run.png"))
+    plot_run(arm, f"{folder}/run.png")
     return arm
 
 
@@ -41,43 +39,26 @@ def plot_run(arm, path):
             axis.plot(arm.curves("train_loss"), color="0.7", label="training loss")
             axis.plot(arm.curves("loss"), color="black", label="validation loss")
         else:
-            chance = arm.layers(CHANCES[measure]).droplevel("seed") if measure in CHANCES else None
-            draw_layers(axis, arm.layers(measure).droplevel("seed"), chance)
-
-
-def panels(path, titles, words, title=""):
-    """Gives an axis for each of at most four measures, {measure: its title}, and then saves the picture."""
-    n_rows = 2 if len(titles) == 4 else 1
-    height = 1.5 * HEIGHT if len(titles) == 1 else HEIGHT  # one panel is as wide as the page, so make it higher
-    with figure(path, n_rows, len(titles) // n_rows, height, title) as axes:
-        for axis, measure in zip(axes.flat, titles):
-            yield axis, measure
-            put_steps(axis)
-            if measure != "loss":
-                put_zero(axis)
-        put_titles(axes.flat, titles.values())
-        put_legend(axes.flat, title=words)
+            chance = arm.layers(CHANCES[measure]) if measure in CHANCES else None
+            draw_layers(axis, arm.layers(measure), chance)
 
 
 def table_of_ends(arm):
     """Returns the first and last scores of every layer, and the last loss, as a text. arm: Runs of one seed."""
-    ends = []
+    columns = {}
     for score in "symmetry", "heads", "directionality", "positions":
-        # the first and the last row of its scores by layer (S, L) become two columns
-        layers = arm.layers(score)
+        layers = arm.layers(score).to_numpy()  # (S, L), or empty
         if len(layers):
-            rows = layers.iloc[[0, -1]].set_axis([f"{score}: start", "end"])  # (2, L)
-            ends.append(rows.T.reset_index(drop=True))  # (L, 2)
+            columns[f"{score}: start"], columns[f"{score}: end"] = layers[0], layers[-1]
 
-        # chance stands beside symmetry, and so does the limit (1, L), which wide models do not have
+        # chance stands beside symmetry, and so does its limit (1, L), which wide models do not have
         if score == "symmetry":
-            chance = {"by chance": arm.layers("chance").iloc[-1].to_numpy()}
-            limits = arm.layers("symmetry_95")
+            columns["by chance"] = arm.layers("chance").to_numpy()[-1]
+            limits = arm.layers("symmetry_95").to_numpy()
             if len(limits):
-                limit = limits.iloc[-1].to_numpy()
-                beyond = np.where(layers.iloc[-1] > limit, "yes", "no")
-                chance |= {"95 % below": limit, "beyond": beyond}
-            ends.append(pandas.DataFrame(chance))
-    table = pandas.concat(ends, axis="columns").rename_axis(columns="layer")
+                columns["95 % below"] = limits[-1]
+                columns["beyond"] = np.where(layers[-1] > limits[-1], "yes", "no")
+    table = pandas.DataFrame(columns).rename_axis(columns="layer")
+    table.columns = table.columns.str.replace(".*: end", "end", regex=True)  # it stands beside its start
     scores = table.to_string(float_format=lambda score: fixed(score, 2))
     return f"{scores}\nvalidation loss {arm.at_end('loss').item():.4f} nats/token"

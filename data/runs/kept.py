@@ -20,14 +20,13 @@ ORIGIN = "commit", "python", "torch", "device_name"  # of steps; only older runs
 
 def write_comparison(path, arms):
     """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run, or a step of one."""
-    # refuse before anything is written
     for name in arms:
         require(not re.search("[#,\n]", name), f"{name!r} is no name for a CSV file: rename its folders")
     if Path(path).exists():
         for old in read_comparison(path):
             require_kept(old, arms, path)
 
-    # first a line with the configuration of each arm, and then the rows of all
+    # a line with the configuration of each arm, and then the rows of all
     lines = []
     for name, arm in arms.items():
         config = {key: value for key, value in arm.config.items() if is_kept(key)}
@@ -92,7 +91,7 @@ def add_runs(arm, more):
     for seed in more.seeds():
         require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
 
-    # steps of both: together they may have several commits, say
+    # where the steps come from: together they may have several commits, say
     config = dict(arm.config)
     for key in ORIGIN:
         if key in config:

@@ -6,8 +6,8 @@ blue and the first decoder purple.
 import pandas
 
 from config.plan import task_keys
-from data.drawing import DASHES, DECODER, ENCODER, short, styles
-from data.runs.curves import CHANCES, TITLES, panels, plot_run
+from data.drawing import DASHES, DECODER, ENCODER, panels, put_name, short, styles
+from data.runs.curves import CHANCES, TITLES, plot_run
 
 
 def plot_arms(arms, path, planned, only=None, title=""):
@@ -48,7 +48,7 @@ def rows_of(arms):
 
 
 def choose_measures(arms, planned, only):
-    """Returns at most four measures that the arms have. Losses of different tasks are drawn only if one asks for them."""
+    """Returns at most four measures that arms have. Losses of different tasks only if one asks for them."""
     wanted = dict.fromkeys([only] if only else ["loss", *planned, *TITLES])  # each once
     if not only and task_keys([arm.config for arm in arms.values()]):
         del wanted["loss"]
@@ -81,12 +81,6 @@ def draw_seeds(axis, curves, name, is_named, begin=0, side="bottom", **style):
     if is_named:
         put_name(axis, mean, name, style["color"], side)
     axis.plot(curves, color=style["color"], lw=0.5, alpha=0.3)
-
-
-def put_name(axis, curve, name, colour, side):
-    """Writes a name at the end of a curve. side: what of the text is at this height, bottom, top or center."""
-    end = curve.index[-1], curve.iloc[-1]
-    axis.annotate(name, end, (3, 0), textcoords="offset points", color=colour, va=side, fontsize=9)
 
 
 def family_of(arms):

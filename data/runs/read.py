@@ -34,42 +34,35 @@ class Runs(NamedTuple):
         """Returns a measure at the steps that have it: a DataFrame (S, seeds), or an empty one."""
         return self.values(measure).unstack("seed").dropna(how="all")
 
-    def common_steps(self):
-        """Returns the steps at which all seeds have both a loss and scores, a set."""
-        return {*self.curves("loss").dropna().index} & {*self.curves("symmetry").dropna().index}
-
     def at_end(self, measure):
         """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
         return self.values(measure).groupby("seed", sort=False).last()
 
     def layers(self, score):
         """Returns a score of each layer at the steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
-        table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
+        table = self.table.filter(regex=rf"^{score}_\d+$").droplevel("seed").dropna(how="all")
         return table.dropna(axis="columns", how="all")  # another arm of the same file may have more layers
 
 
 def by_step(rows):
     """
     Turns scores.csv into a row for each step: each score as a median over layers, and by layer. Example:
-        step   layer  head  symmetry
-        100    0            0.2          ->  100: symmetry 0.3, symmetry_0 0.2, symmetry_1 0.4,
-        100    0      0     0.1                   heads 0.2, heads_0 0.1, heads_1 0.3
-        100    1            0.4
-        100    1      0     0.3
+        step  layer  head  symmetry         step  symmetry  symmetry_0  symmetry_1  heads  heads_0  heads_1
+        100   0            0.2          ->  100   0.3       0.2         0.4         0.2    0.1      0.3
+        100   0      0     0.1
+        100   1            0.4
+        100   1      0     0.3
     """
-    # a row for each layer, with the mean over its heads beside its own scores
+    # a row for each layer, and in it the means over its heads
     keys = ["matrix", "step", "layer"]
     table = rows[rows["head"].isna()].set_index(keys).drop(columns="head")
-    of_heads = rows.dropna(subset="head").groupby(keys)
-    for score in "symmetry", "chance", "directionality":
-        table[f"heads_{score}"] = of_heads[score].mean()
-    table = table.rename(columns={"heads_symmetry": "heads"})
+    of_heads = rows.dropna(subset="head").groupby(keys)[["symmetry", "chance", "directionality"]].mean()
+    table = table.join(of_heads.add_prefix("heads_")).rename(columns={"heads_symmetry": "heads"})
 
-    # untied positions have a matrix: its scores go beside those of W_qk
-    of_wqk = table.query("matrix == 'wqk'").droplevel("matrix")
+    # untied positions have a matrix of their own: its scores go beside those of W_qk
     of_positions = table.query("matrix == 'positions'").droplevel("matrix").add_prefix("positions_")
     of_positions = of_positions.rename(columns={"positions_symmetry": "positions"})
-    table = pandas.concat([of_wqk, of_positions], axis="columns").dropna(axis="columns", how="all")
+    table = pandas.concat([table.loc["wqk"], of_positions], axis="columns").dropna(axis="columns", how="all")
 
     # layers side by side, and their medians. subtle: a median of symmetry_95 would have the name of layer 95
     layers = table.unstack("layer")  # (S, scores L)

@@ -42,12 +42,9 @@ def confidence_interval(differences):
     if the mean of the m differences is at most d. The share of subsets with such a mean is the one-sided p of d
     (Hartigan 1969, "Using Subsample Values as Typical Values", JASA 64).
     """
-    # the means of all subsets but the empty one, which has none
     sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
-    means = np.sort(sums[1:] / sizes[1:])
-
-    # leave out 2.5 of 100 subsets at each end; the empty one counts at both
-    n_outside = int(0.05 / 2 * len(sums)) - 1
+    means = np.sort(sums[1:] / sizes[1:])  # the empty subset has none
+    n_outside = int(0.05 / 2 * len(sums)) - 1  # leave out 2.5 of 100 at each end; the empty one counts at both
     if n_outside < 0:
         return np.nan, np.nan
     return means[n_outside], means[-1 - n_outside]
@@ -67,14 +64,10 @@ def holm(ps):
 
 
 def of_differences(differences):
-    """
-    Returns what a table says about the differences of pairs, a dict: their number, how many have the sign of the mean,
-    the mean, its interval, and p.
-    """
-    differences = differences.dropna()  # a run may lack the measure
-    mean = differences.mean()
-    n_agree = (np.sign(differences) == np.sign(mean)).sum()
-    values = differences.to_numpy()
+    """Returns a dict: how many differences, how many with the sign of the mean, the mean, its interval, and p."""
+    values = differences.dropna()  # a run may lack the measure
+    mean = values.mean()
+    n_agree = (np.sign(values) == np.sign(mean)).sum()
     return dict(n_pairs=len(values), n_agree=n_agree, difference=mean, interval=confidence_interval(values),
                 p=sign_flip(values))
 
@@ -85,12 +78,9 @@ def speed_up(loss, baseline_loss, window=3):
     at which the loss is at or below the baseline's last one. -inf if it never is, nan if the baseline made no step.
     window: how many evaluations are averaged, because one loss may be low by chance; the paper's Table 1 has 1.
     """
-    # step 0, where the loss is far higher, is in no mean
-    loss, baseline_loss = loss.loc[1:], baseline_loss.loc[1:]
+    loss, baseline_loss = loss.loc[1:], baseline_loss.loc[1:]  # step 0, where the loss is far higher, is in no mean
     if baseline_loss.empty:
         return np.nan
-
-    # each loss becomes the mean of itself and the two before it, or of fewer in a short run
     window = min(window, max(1, len(baseline_loss) // 3))  # at most a third of the evaluations
     target = baseline_loss.rolling(window).mean().iloc[-1]
     smooth = loss.rolling(window).mean()
