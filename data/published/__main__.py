@@ -59,16 +59,21 @@ def draw_models(models, path):
             shown = drawn_in(models, name).query("repeats == ''")
             for axis, score in zip(panels, SCORES):
                 for model in shown.to_dict("records"):
-                    size, median, kind = model["params"], model[score], KINDS[model["causal"]]
-                    draw_bar(axis, size, model[f"{score}_q1"], median, model[f"{score}_q3"], lw=0.8, ms=5, alpha=0.9,
-                             color=COLOURS[kind], marker=MARKERS[model["modality"]],
-                             label=f"{kind}, {model['modality']}")
-                    if model["matrix"] != "wqk":
-                        axis.plot(size, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
-                                  label="crossed out: not a score of $W_{qk}$")
+                    draw_model(axis, model, score)
                 put_zero(axis)
                 axis.set(xscale="log", xlabel="parameters", xlim=(2e6, 1e12), ylabel=f"published {score}")
         put_legend(axes.flat, title="each dot: one model, median over layers; bars: quartiles")
+
+
+def draw_model(axis, model, score):
+    """Draws a score of a model, a dict: its median over layers, and a bar from quartile to quartile."""
+    size, median = model["params"], model[score]
+    kind, modality = KINDS[model["causal"]], model["modality"]
+    draw_bar(axis, size, model[f"{score}_q1"], median, model[f"{score}_q3"], lw=0.8, ms=5, alpha=0.9,
+             color=COLOURS[kind], marker=MARKERS[modality], label=f"{kind}, {modality}")
+    if model["matrix"] != "wqk":
+        axis.plot(size, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
+                  label="crossed out: not a score of $W_{qk}$")
 
 
 # ---- training runs: Table 1 --------------------------------------------------------------------------------------
@@ -95,19 +100,21 @@ def print_table_1(curves, trajectories):
 
 def draw_public(models, path):
     """Draws the symmetry of layers and of heads, families one below the other."""
-    y = 0.0
-    middles = {}  # {the middle of a family: its name}
+    y, middles = 0.0, {}  # {the middle of a family: its name}
     with figure(path, 1, 2, 4.6, "Symmetry of $W_{qk}$ in public models, median over layers", sharey=True) as axes:
         put_titles(axes.flat, ["layers", "single heads, mean of a layer"])
         for sees, (label, colour) in SEES.items():
             for name, family in models[models["sees"] == sees].groupby("model", sort=False):
+                # the models of a family are 0.4 apart, and families 1
                 ys = y + 0.4 * np.arange(len(family))
-                for axis, of in zip(axes.flat, ["", "head_"]):
-                    chance = [family[f"{of}symmetry_chance"], family[f"{of}symmetry_95"]]
-                    axis.plot(chance, [ys, ys], color="0.6", lw=1.2, label="chance: mean to 95th percentile")
-                    axis.plot(family[f"{of}symmetry"], ys, "o", ms=3, color=colour, label=label)
                 middles[ys.mean()] = name
                 y = ys[-1] + 1
+
+                # a dot for each model, on a line for its chance
+                for axis, prefix in zip(axes.flat, ["", "head_"]):
+                    chance = [family[f"{prefix}symmetry_chance"], family[f"{prefix}symmetry_95"]]
+                    axis.plot(chance, [ys, ys], color="0.6", lw=1.2, label="chance: mean to 95th percentile")
+                    axis.plot(family[f"{prefix}symmetry"], ys, "o", ms=3, color=colour, label=label)
         axes[0, 0].set_yticks(list(middles), middles.values())
         axes[0, 0].invert_yaxis()  # the first at the top, in both
         put_legend(axes.flat, ncols=2)
