@@ -16,7 +16,7 @@ import pytest
 from config import load
 from data.drawing import DECODER, ENCODER
 from data.runs import __main__ as command
-from data.runs import kept, read, statistics
+from data.runs import curves, kept, read, statistics
 
 STEPS = np.arange(0, 1100, 100)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
@@ -251,6 +251,21 @@ def test_figures_hold_the_series_of_the_csv_files_with_a_thin_line_for_each_seed
     assert "each seed" in drawn[0].legends[0].get_title().get_text()
     assert not run(*folders[::2], "--plot", tmp_path / "single.png")
     assert "each seed" not in drawn[1].legends[0].get_title().get_text()
+
+
+def test_a_run_ends_with_its_picture_and_with_a_table_of_the_first_and_last_scores(tmp_path, drawn):
+    def limited(i, layer):
+        return [(*row, 0.52) for row in growing(i, layer)]
+
+    folder = write_run(tmp_path / "a-1", scores=limited, more=",symmetry_95")
+    *lines, last = curves.finish(folder).splitlines()
+    titles = "layer symmetry: start end by chance 95 % below beyond heads: start end directionality: start end"
+    assert " ".join(lines[0].split()) == titles
+    assert lines[1].split() == "0 0.00 0.50 0.10 0.52 no -1.00 -1.00 0.00 -0.50".split()
+    assert lines[2].split() == "1 0.05 0.55 0.20 0.52 yes -1.00 -1.00 0.00 -0.50".split()
+    assert last == f"validation loss 2.0000 nats/token; picture: {folder}/run.png" and (folder / "run.png").exists()
+    [loss, *_] = drawn[0].axes
+    np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
 
 
 def test_a_child_is_drawn_from_where_its_parent_ends_in_the_colour_of_its_own_mask(tmp_path, drawn):

@@ -115,7 +115,7 @@ def end_of(arm, measure):
 
 
 def steps_to(arm, measure):
-    """Returns the first step at which the loss is X or less, of steps_to_X: a Series by seed, inf if it never is."""
+    """Returns the first step with a loss of at most X, if a measure is steps_to_X: a Series by seed, inf for none."""
     target = float(measure.removeprefix(STEPS_TO))
     return arm.curves("loss").apply(first_step, target=target)
 
@@ -187,9 +187,8 @@ def layers_table(arms, time):
     tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
         for layer in range(arm.layers("symmetry").shape[1]):
-            row = {}
-            if layer == 0:  # in the first row of an arm
-                row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)}
+            is_first = layer == 0  # its row says what the whole arm has
+            row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)} if is_first else {}
             for score in OF_LAYERS:
                 row[score] = mean_cell(arm, f"{score}_{layer}")
             row["beyond"] = beyond_cell(arm, [layer])

@@ -12,7 +12,7 @@ from data.runs.curves import CHANCES, TITLES, plot_run
 
 def plot_arms(arms, path, planned, only=None, title=""):
     """
-    Draws one run, or the means over seeds of at most four measures: the loss, those of planned tests, and scores.
+    Draws one run, or the means over seeds of at most four measures: the loss, what planned tests measure, and scores.
     only: the one measure to draw, with names at the lines, or None.
     """
     first, *others = arms.values()
@@ -85,8 +85,8 @@ def draw_seeds(axis, curves, name, is_named, begin=0, side="bottom", **style):
 
 def family_of(arms):
     """
-    Returns for each arm the step at which it begins, and the style of its line, {name: ...} each. A child begins where
-    its parent ends. Then the colour says whether attention is causal, and the dashes where the line has come from.
+    Returns two dicts by arm: the step at which it begins, and the style of its line. A child begins where its parent
+    ends. Then the colour says whether attention is causal, and the dashes where the line has come from.
     """
     begins, roots = {}, {}
     for name in arms:

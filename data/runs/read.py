@@ -81,11 +81,9 @@ def read_run(folder):
     config = as_now(run["config"], folder)
     sha256 = " ".join(run["data"]["sha256"].values())  # train.bin and val.bin
     config |= dict(tokenizer=run["data"]["tokenizer"], sha256=sha256, n_params=run["n_params"])
-    # each seed has another parent: out/plans/switch/both-301 and both-302 become `both`
-    if config["parent"]:
+    if config["parent"]:  # each seed has another one: out/plans/switch/both-301 and both-302 become `both`
         config["parent"] = re.sub(r"-\d+$", "", Path(config["parent"]).name)
-    # made longer on the way, so its learning rate is not that of one run
-    if len(run.get("lengths", [])) > 1:
+    if len(run.get("lengths", [])) > 1:  # made longer on the way, so its learning rate has another course
         config["lengths"] = run["lengths"]
     for key, texts in run["origin"].items():
         config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
