@@ -73,7 +73,7 @@ def loop(trainer):
                 trainer.write_log(trainer.evaluate())
                 trainer.save()
                 if trainer.place.rank == 0 and not is_end and time.perf_counter() - drawn_at > DRAW_EVERY:
-                    draw(trainer.out)
+                    draw(trainer)
                     drawn_at = time.perf_counter()
             began = time.perf_counter()  # the clock stands still during evaluations and checkpoints
 
@@ -223,7 +223,7 @@ class Trainer:
             write.save_checkpoint(self.out, checkpoint)
 
     def begin(self):
-        """Gets everything ready for the first step: resume if we have to, then wrap the model for DDP and compile it."""
+        """Gets everything ready for the first step: resumes if it has to, wraps the model for DDP, compiles it."""
         cfg, place = self.cfg, self.place
 
         # 1) resume from out_dir/ckpt.pt, if it is there and we were asked to
@@ -350,20 +350,18 @@ def train(place, cfg):
             finish(trainer)
 
 
-def draw(folder):
-    """Draws run.png from the rows of a run so far, and returns them, as Runs."""
-    from data.runs import curves, read  # and matplotlib, which no step needs
+def draw(trainer):
+    """Draws run.png from the rows so far."""
+    from data.runs.curves import draw_run  # and matplotlib with it, which no step needs
 
-    record = read.read_run(folder)
-    curves.plot_run(record, folder / "run.png")
-    return record
+    draw_run(trainer.out)
 
 
 def finish(trainer):
     """Draws run.png, and prints a table of the scores."""
-    from data.runs import curves
+    from data.runs.curves import finish
 
-    trainer.place.say(f"{curves.table_of_ends(draw(trainer.out))}; picture: {trainer.out}/run.png")
+    trainer.place.say(finish(trainer.out))
 
 
 def main(cfg):

@@ -130,12 +130,13 @@ def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored
 
 @pytest.mark.parametrize("has_data", [True, False])
 def test_the_science_needs_torch_alone_and_errors_are_of_one_class_beside_another_data(tmp_path, has_data):
-    """`from analyze import scores` loads no file of ours but analyze.py; a CheckpointError is caught by its name there."""
+    """`from analyze import scores` loads no other file of ours, and analyze.CheckpointError is the one that is raised."""
     if has_data:
         (tmp_path / "data.py").write_text("MINE = True\n")
     code = (f"import sys\nsys.path.append({str(ROOT)!r})\n"
             "from analyze import scores\n"
-            f"print([name for name, x in sys.modules.items() if str(getattr(x, '__file__', '')).startswith({str(ROOT)!r})])\n"
+            "files = {name: str(getattr(module, '__file__', '')) for name, module in sys.modules.items()}\n"
+            f"print([name for name, file in files.items() if file.startswith({str(ROOT)!r})])\n"
             "import analyze\n"
             "try:\n    analyze.score_model('./nothing')\n"
             "except analyze.CheckpointError as e:\n    print(type(e).__module__)")

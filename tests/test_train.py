@@ -18,7 +18,7 @@ import train
 from config import ConfigError
 from data import batches, tokens
 from data.batches import split_batch
-from data.runs import write
+from data.runs import curves, write
 from data.tokens import Corpus
 from model import ModelConfig, Transformer
 from tests.lives import CPU, FINISH, checkpoint, log, make_trainer, run, scores
@@ -204,7 +204,8 @@ def test_untied_positions_have_scores_of_their_own_and_a_run_is_scored_from_its_
 def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table(cfg, monkeypatch, capsys):
     drawn = []  # how many rows there were
     monkeypatch.setattr(train, "finish", FINISH)
-    monkeypatch.setattr(train, "draw", lambda folder, draw=train.draw: drawn.append(len(log(cfg))) or draw(folder))
+    plot = curves.plot_run
+    monkeypatch.setattr(curves, "plot_run", lambda arm, path: drawn.append(len(log(cfg))) or plot(arm, path))
     monkeypatch.setattr(train, "DRAW_EVERY", 0)
     run(cfg)
     assert drawn == [2, 3, 4]

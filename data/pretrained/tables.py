@@ -66,14 +66,15 @@ def whole_layers(table):
 
 @contextlib.contextmanager
 def new_file(path):
-    """Makes an empty file for a block, which is removed if nothing was written. Raises CheckpointError if it is there."""
+    """Makes an empty file for a block, and removes it if nothing was written. CheckpointError: it is there already."""
     if not path:
         yield
         return
     try:
         open(path, "x").close()  # of two programs one makes it, and the other ends here
     except FileExistsError:
-        raise CheckpointError(f"{path} is there already, with {models_in(path)}: give another --csv for the rest") from None
+        raise CheckpointError(f"{path} is there already, with {models_in(path)}: give another --csv for the rest"
+                              ) from None
     try:
         yield
     finally:

@@ -15,7 +15,6 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
 import hashlib
 import math
 import subprocess
-from pathlib import Path
 
 import pandas
 import torch
