@@ -158,6 +158,13 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self):
+        """Returns the validation loss [nats/token]. Ends the run if it is no number."""
+        loss = self.mean_loss()
+        self.end_unless(math.isfinite(loss), f"the validation loss is {loss}")
+        return loss
+
+    @torch.no_grad()
+    def mean_loss(self):
         """Returns the mean loss [nats/token] on eval_iters validation batches, which are the same for every seed."""
         self.model.eval()  # switches dropout off
         losses = []
@@ -166,9 +173,7 @@ class Trainer:
                 with self.autocast:
                     losses.append(self.model(*micro_batch))  # (), each a mean over the same number of tokens
         self.model.train()
-        loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
-        self.end_unless(math.isfinite(loss), f"the validation loss is {loss}")
-        return loss
+        return self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
 
     def read_losses(self):
         """Copies the losses of the last steps to the host. Ends the run if training has diverged."""
@@ -209,8 +214,12 @@ class Trainer:
         if self.cfg.positions == "untied":
             matrices["positions"] = stacked_qk(self.model, "pos_q", "pos_k")
         for matrix, factors in matrices.items():
-            before, is_end = self.last_factors.get(matrix), self.step == self.cfg.max_iters
-            rows = write.score_rows(self.step, matrix, self.n_heads, factors, before, is_end)
+            at_end = None
+            if self.step == self.cfg.max_iters:
+                from data.runs.kernel import measure_kernel  # once, because it takes as long as some steps
+
+                at_end = measure_kernel(self, *factors) if matrix == "wqk" else [{}] * len(self.n_heads)
+            rows = write.score_rows(self.step, matrix, self.n_heads, factors, self.last_factors.get(matrix), at_end)
             self.csv_text["scores.csv"] = write.add_rows(self.csv_text["scores.csv"], rows, "%.6f")
         self.last_factors = matrices
 
@@ -293,8 +302,11 @@ def build_model(cfg, vocab_size):
 
 
 def make_optimizer(cfg, model):
-    """Returns AdamW, with weight decay for matrices alone."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
+    """Returns AdamW, with weight decay for matrices alone. With qk_update another optimizer moves q.weight and k.weight."""
+    of_qk = []
+    if cfg.qk_update != "adamw":
+        of_qk = [part.weight for block in model.blocks for part in (block.attn.q, block.attn.k)]
+    matrices = [p for p in model.parameters() if p.ndim > 1 and not any(p is w for w in of_qk)]
     vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
     groups = [dict(params=matrices, weight_decay=cfg.weight_decay),
               dict(params=vectors, weight_decay=0.0)]
@@ -302,7 +314,12 @@ def make_optimizer(cfg, model):
     #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
     # fused=True does all of this in one pass over the weights.
-    return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
+    adamw = torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
+    if not of_qk:
+        return adamw
+    from config.updates import Both, make_qk_optimizer  # which other runs do not need
+
+    return Both(adamw, make_qk_optimizer(cfg, of_qk))
 
 
 def learning_rate(cfg, step):

@@ -96,6 +96,8 @@ class TrainConfig:
                          one_of("scratch", "resume"), varies=WHERE)
     parent: str = key("", "a finished run whose last weights this one begins with; empty: random ones", ANY,
                       varies="run task")  # their SHA-256 may not; runs of a setting have parents of one setting
+    skip_iters: int = key(0, "batches begin after so many steps: a child reads on where its parent ended", FROM_ZERO,
+                          varies="task")
     mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
     mask_share: float = key(0.8, "share of these that the model sees as the mask token", SHARE)
     random_share: float = key(0.1, "share of these seen as a random token; the rest are seen as they are", SHARE)
@@ -106,6 +108,8 @@ class TrainConfig:
     warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO,
                             varies="task")
     learning_rate: float = key(5e-5, "at its peak, after the warm-up", varies="task")
+    qk_update: str = key("adamw", "how q.weight and k.weight are updated, all else by AdamW (config/updates.py)",
+                         one_of("adamw", "matrix", "muon"), varies="task")
     weight_decay: float = key(0.01, "of matrices only", FROM_ZERO, varies="task")
     beta2: float = key(0.999, "AdamW's", BELOW_1, varies="task")
     grad_clip: float = key(1.0, "largest norm of the gradient", varies="task")
@@ -137,6 +141,7 @@ class TrainConfig:
                 f"tie = 'mirror' with n_head = {self.n_head}, expected pairs of heads")
         require(self.tie == "none" or self.positions != "untied", "tie: W_q and W_k of untied positions are not tied")
         require(self.tie == "none" or self.init == "random", "tie and init: tied keys have no matrix to initialize")
+        require(self.qk_update == "adamw" or self.tie == "none", "qk_update and tie: tied keys have no k.weight")
         require(not self.parent or (self.init, self.qk_std, self.v_std) == ("random", "init_std", "init_std"),
                 "parent and init, qk_std or v_std: the weights are those of the parent")
 

@@ -27,7 +27,9 @@ class Plan(NamedTuple):
     arms: dict  # {name: {key: value}}, the keys that differ from base
     seeds: list
     most_params: int  # of a race: a run may not have more, nor begin with the weights of another; 0: no race
-    planned: list  # tests (measure, left, ">" or "<", right); left and right are an arm, or a difference 'arm - arm'
+    # Tests (measure, left, ">" or "<", right). Left and right are an arm, or a difference 'arm - arm'. If the measure
+    # is itself a difference of two measures of a run, the right side may be "0".
+    planned: list
 
     def keys_of(self, arm, **more):
         """Returns the keys of an arm as arguments of train.py, with more keys, and its whole configuration, a dict."""
@@ -53,11 +55,14 @@ def read_plan(path):
 
     # A test needs a measure that runs have, arms that the plan has, and losses that mean the same.
     for measure, left, direction, right in plan.planned:
-        require(is_measure(measure),
+        measures = measure.split(" - ")
+        require(all(map(is_measure, measures)) and len(measures) <= 2,
                 f"{path}: planned test of {measure}, which no run has: "
                 "MEASURES in config/plan.py are what they have")
         test = f"{path}: planned test of {measure}, {left} {direction} {right}"
         lefts, rights = left.split(" - "), right.split(" - ")
+        if right == "0" and len(measures) == 2 and len(lefts) == 1:
+            rights = lefts
         if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
             raise ConfigError(f"{test}: expected '>' or '<' between two arms, or two differences 'arm - arm'")
         keys = task_keys([plan.keys_of(arm)[1] for arm in lefts + rights])
@@ -68,7 +73,8 @@ def read_plan(path):
 
 # What runs have (data/results/csv/README.md), also after `positions_`. A fork adds a score that its plans test.
 MEASURES = """loss train_loss symmetry directionality directionality_eq17 update_symmetry chance own_heads shared mirror
-    heads heads_chance heads_directionality positions""".split()
+    heads heads_chance heads_directionality positions from_positions from_contents from_rest kernel_symmetry
+    kernel_norm kernel_logits loss_kernel loss_rest loss_nothing""".split()
 STEPS_TO = "steps_to_"  # followed by a loss [nats/token], such as steps_to_1.8
 
 

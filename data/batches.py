@@ -128,6 +128,8 @@ class Loader:
 
     def batch(self, split, step):
         """Returns a batch. For a GPU it is in pinned memory, so that it can be copied while the program goes on."""
+        if split == "train":
+            step += self.cfg.skip_iters
         batch = get_batch(self.cfg, self.corpus, split, step, self.rows)
         return [x.pin_memory() for x in batch] if self.device.type == "cuda" else batch
 

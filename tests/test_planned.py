@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from config import ROOT, load
+from config import ROOT, ConfigError, load
 from config.plan import main, read_plan
 from data.runs.__main__ import require_runs_of
 from data.runs.kept import pool
@@ -60,6 +60,18 @@ def test_help_and_a_wrong_name_list_the_plans_with_their_questions(capsys, argv,
     lines = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
     assert lines.keys() == {path.stem for path in ROOT.glob("config/plans/*.py")}
     assert re.fullmatch(r"  columns +\d+  Do columns dominate in decoders\?", lines["columns"])
+
+
+def test_a_difference_of_two_measures_of_one_run_is_tested_against_0(tmp_path):
+    """In arm a symmetry ends 0.2 above heads, and in b 0.2 below it, in every run."""
+    plan = write_plan(tmp_path / "plan.py", [("symmetry - heads", "a", ">", "0"), ("symmetry - heads", "a", ">", "b")])
+    folders = write_arms(tmp_path, "ab")
+    *_, first, second = [line for line in printed(*folders, "--plan", plan) if ">" in line]
+    assert first == "symmetry - heads a > 0 8 +0.200 [+0.200, +0.200] 0.016 shown".split()
+    assert second == "symmetry - heads a > b 8 +0.400 [+0.400, +0.400] 0.016 shown".split()
+    for wrong in ("symmetry", "a", ">", "0"), ("symmetry - heads", "a - b", ">", "0"), ("symmetry - hads", "a", ">", "0"):
+        with pytest.raises(ConfigError, match="planned test of"):
+            read_plan(write_plan(tmp_path / "wrong.py", [wrong]))
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # other tests have imported them

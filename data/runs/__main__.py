@@ -15,7 +15,7 @@ import pandas
 
 from config import ROOT, ConfigError, differing_keys, may_differ, require
 from config.plan import STEPS_TO, read_plan
-from data.runs.compare import LEGEND, arms_table, comparison_table, layers_table, steps_table, tests_table
+from data.runs.compare import LEGEND, OF_KERNEL, arms_table, comparison_table, layers_table, steps_table, tests_table
 from data.runs.kept import is_kept, pool, write_comparison
 
 
@@ -54,7 +54,10 @@ def report_runs(args):
         from data.runs import plots  # and matplotlib with it
 
         plots.plot_arms(arms, args.plot, tested, args.measure, args.title)
-    print_tables([table_of(args, arms, time, tested, is_plain), *tests])
+    tables = [table_of(args, arms, time, tested, is_plain)]
+    if args.by_layer and any(len(arm.layers("from_positions")) for arm in arms.values()):
+        tables.append(layers_table(arms, time, OF_KERNEL))
+    print_tables([*tables, *tests])
 
 
 def table_of(args, arms, time, tested, is_plain):

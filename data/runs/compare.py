@@ -11,11 +11,13 @@ import pandas
 from config import require
 from config.plan import STEPS_TO, is_of_losses, task_keys, task_of
 from data import fixed
+from data.runs.write import KERNEL
 from data.runs.statistics import MIN_PAIRS, first_step, holm, of_differences, speed_up
 
 OF_ARMS = ["symmetry", "chance", "beyond", "heads", "directionality", "positions", "positions_chance"]
 PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
 OF_LAYERS = ["symmetry", "chance", "beyond", *PARTS, "directionality", "heads", "positions", "positions_chance"]
+OF_KERNEL = ["symmetry", *KERNEL]
 LEGEND = {  # what a column means, in a line of 116 characters at most; a score that is not here is its own title
     "n": "runs; numbers are means over them, at the end if nothing else is said; scores: medians over layers",
     "task": "how tasks differ. Losses of different ones are not compared (see varies in config/__init__.py)",
@@ -34,6 +36,11 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "own_heads": "what single heads have of the symmetry of their layer; own_heads + shared + mirror = symmetry",
     "shared": "what it has because heads have a symmetric part in common",
     "mirror": "what it has because one head is like the transpose of another",
+    "from_positions": "what W_qk has of its symmetry in the first 8 directions of positions (data/runs/kernel.py)",
+    "from_contents": "the same in those of contents",
+    "kernel_symmetry": "symmetry of W_qk between positions, P W_qk P; kernel_norm: its share of |W_qk|^2",
+    "kernel_logits": "R^2 of positions alone in the logits",
+    "loss_kernel": "validation loss if this layer compares positions alone; loss_rest: all else; loss_nothing: nothing",
     "positions": "symmetry of the matrix that untied positions have of their own; their chance: of random ones like it",
 }
 
@@ -100,7 +107,9 @@ def verdict(pairs, direction, p):
 
 
 def of_side(arms, side, measure):
-    """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed."""
+    """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed. Or 0 for "0"."""
+    if side == "0":
+        return 0
     ends = []
     for name in side.split(" - "):
         ends.append(end_of(arms[name], measure) if name in arms else pandas.Series(dtype=float))  # it has no runs yet
@@ -108,7 +117,13 @@ def of_side(arms, side, measure):
 
 
 def end_of(arm, measure):
-    """Returns a measure, or steps_to_X, at the end of each run: a Series by seed, nan where a run has none."""
+    """
+    Returns a measure at the end of each run: a Series by seed, nan where a run has none. It may also be steps_to_X, or
+    a difference 'measure - measure' of one run.
+    """
+    if " - " in measure:
+        first, second = measure.split(" - ")
+        return end_of(arm, first) - end_of(arm, second)
     if measure.startswith(STEPS_TO):
         return steps_to(arm, measure).clip(upper=arm.config["max_iters"])  # a run that never gets there has taken all
     return arm.at_end(measure)
@@ -182,16 +197,17 @@ def saved_cell(arm, baseline):
     return "not reached" if median == -np.inf else f"{median:.0%}"
 
 
-def layers_table(arms, time):
+def layers_table(arms, time, scores=OF_LAYERS):
     """Returns a row for each layer of each arm. time: when, in words."""
     tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
         for layer in range(arm.layers("symmetry").shape[1]):
             is_first = layer == 0  # its row says what the whole arm has
             row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)} if is_first else {}
-            for score in OF_LAYERS:
+            for score in scores:
                 row[score] = mean_cell(arm, f"{score}_{layer}")
-            row["beyond"] = beyond_cell(arm, [layer])
+            if "beyond" in scores:
+                row["beyond"] = beyond_cell(arm, [layer])
             rows[name, layer] = row
     return to_table(rows, time)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pandas
 
 from config import as_now, require
+from data.runs.write import AT_END
 
 DIGITS = 4  # a run is rounded when it is read, so that its folder and a CSV file give the same results
 
@@ -92,8 +93,8 @@ def read_run(folder):
     log = pandas.read_csv(folder / "log.csv", index_col="step")
     scores = pandas.read_csv(folder / "scores.csv")
     last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
-    if "symmetry_95" in scores:  # a run that was made longer has older ones, too
-        scores.loc[scores["step"] < last_score, "symmetry_95"] = math.nan
+    at_end = scores.columns.intersection(AT_END)
+    scores.loc[scores["step"] < last_score, at_end] = math.nan  # a run that was made longer has older ones, too
 
     # 3) a finished run must have scores at its last step, or older ones would be taken for them
     is_finished = last_loss == config["max_iters"]

@@ -4,7 +4,7 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before,
                  learning_rate that of the last step, and tokens_per_s of the steps alone
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer);
-                 symmetry_95 is in the rows of the last step alone, as it takes longer than all other columns
+                 the columns AT_END are in the rows of the last step alone, as they take longer than all others
     run.json     its configuration, its token files, all max_iters that it has had, and where its steps come from;
                  parent_sha256 is that of the weights of another run that it began with, or empty
     ckpt.pt      what resuming needs, and what the files above hold, written at every evaluation
@@ -23,16 +23,21 @@ from analyze import limit_of_symmetry, multiply, parts_of_symmetry, scores
 from config import ROOT, as_now, may_differ, require
 from data.atomic import remove_leftovers, replacing, write_json
 
+# Columns of a layer that only the rows of the last step have: what 95 % of random matrices stay below, and kernel.py's.
+KERNEL = ("from_positions", "from_contents", "from_rest", "kernel_symmetry", "kernel_norm", "kernel_logits",
+          "loss_kernel", "loss_rest", "loss_nothing")
+AT_END = "symmetry_95", *KERNEL
+
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def score_rows(step, matrix, n_heads, new, previous, is_end=False):
+def score_rows(step, matrix, n_heads, new, previous, at_end=None):
     """
     Returns the rows of scores.csv at one step, each {column: a number}. Column `head` is "" for a layer.
 
     matrix: "wqk", or "positions" for the matrix of untied positions. n_heads: a number for each layer. new: W_q and W_k
-    of all layers, (L, C, C) each; previous: the same when scores were last written, or None. is_end: at the last step
-    layers of at most 1,024 dimensions have a symmetry_95 as well.
+    of all layers, (L, C, C) each; previous: the same when scores were last written, or None. at_end: at the
+    last step, what else each layer gets, {column: a number} each.
     """
     for w in new:  # grouped keys would not fit, and heads would be cut in the wrong places
         require(w.shape[1] == w.shape[2], f"{matrix}: W_q or W_k is {tuple(w.shape)}, expected (L, C, C) of stacked_qk")
@@ -50,9 +55,9 @@ def score_rows(step, matrix, n_heads, new, previous, is_end=False):
 
         # what only a layer has; the cells of its heads stay empty
         of_layer |= parts_of_symmetry(*heads[:2])
-        of_layer["symmetry_95"] = math.nan
-        if is_end and len(factors[0]) <= 1024:  # wider ones would take longer than all else
-            of_layer["symmetry_95"] = limit_of_symmetry(multiply(*factors[:2]))
+        of_layer |= dict.fromkeys(AT_END, math.nan)
+        if at_end and len(factors[0]) <= 1024:  # wider ones would take longer than all else
+            of_layer |= dict(symmetry_95=limit_of_symmetry(multiply(*factors[:2]))) | at_end[layer]
 
         for head, row in zip(["", *range(n_head)], [of_layer, *of_heads], strict=True):
             rows.append(dict(step=step, matrix=matrix, layer=layer, head=head) | row)

@@ -1,0 +1,135 @@
+"""
+Where the symmetric part of W_qk is, and what attention uses of it: columns of the last rows of scores.csv.
+
+What a layer reads is x = p + t. p (T, C) is its mean over texts, at each place: the positions. t (B, T, C) is the rest:
+the contents. P projects on the first 8 directions of p (less its mean over places), and P_t on those of t.
+
+    from_positions     tr(PWP PWP) / |W|^2, what W = W_qk has of its symmetry among positions
+    from_contents      the same with P_t
+    from_rest          symmetry - from_positions
+    kernel_symmetry    tr(PWP PWP) / |PWP|^2, the symmetry of PWP alone
+    kernel_norm        |PWP|^2 / |W|^2, the share of PWP
+    kernel_logits      R^2 of p W p^T in the logits x W x^T, less their means over the keys that a query sees
+    loss_kernel, loss_rest, loss_nothing    validation loss [nats/token] if M_h = W_q,h W_k,h^T in all heads of this
+                                            layer is P M_h P, M_h - P M_h P, or 0
+"""
+
+import math
+
+import torch
+
+from analyze import in_float64, main_directions, within
+from data.runs.write import KERNEL
+from model import rows_at
+
+N_DIRECTIONS = 8  # of P and P_t
+N_BATCHES = 8  # validation batches for P and P_t, and as many others for R^2
+
+
+@torch.no_grad()
+def measure_kernel(trainer, w_q, w_k):
+    """
+    Returns the columns above for each layer, a list of {name: a number}. w_q, w_k (L, C, C): of all layers. None for
+    layers whose logits are not x M_h x^T: with other positions than learned ones, or in a block of a fork.
+    """
+    model, L = trainer.model, len(w_q)
+    if trainer.cfg.positions != "learned" or w_q.shape[1] > 1024:
+        return [{}] * L
+    model.eval()
+    with torch.compiler.set_stance("force_eager"):  # modules are changed below, and each change would compile anew
+        p, tt = split_inputs(trainer, L)
+        logits = share_of_logits(trainer, in_float64(w_q) @ in_float64(w_k).mT, p)
+        found = [measure_layer(trainer, *layer) for layer in zip(model.blocks, w_q, w_k, p, tt, logits)]
+    model.train()
+    return found
+
+
+def inputs(trainer, batches):
+    """Yields what all layers read of some validation texts, x (L, B, T, C), in float64."""
+    found = []
+    hooks = [block.attn.register_forward_pre_hook(lambda _, arguments: found.append(arguments[0]))
+             for block in trainer.model.blocks]
+    for i in batches:
+        for _, (idx, *_) in trainer.loader.micro_batches(trainer.loader.batch("val", i)):
+            trainer.model.hidden(idx)
+            yield in_float64(torch.stack(found))
+            found.clear()
+    for hook in hooks:
+        hook.remove()
+
+
+def split_inputs(trainer, L):
+    """Returns p (L, T, C) and the mean of t^T t (L, C, C), added up batch by batch."""
+    n, x_sum, xx_sum = 0, 0.0, 0.0
+    for x in inputs(trainer, range(N_BATCHES)):
+        n += x.shape[1]
+        x_sum = x_sum + x.sum(1)  # (L, T, C)
+        xx_sum = xx_sum + (x.flatten(1, 2).mT @ x.flatten(1, 2))  # (L, C, C)
+    p = trainer.place.mean(x_sum / n)
+    return p, trainer.place.mean(xx_sum / n) - p.mT @ p  # x^T x = p^T p + t^T t, because t is 0 on average
+
+
+def share_of_logits(trainer, w, p):
+    """Returns R^2 = 1 - |L - L_pp|^2 / |L|^2 of each layer, L = x W x^T and L_pp = p W p^T. w (L, C, C)."""
+    T = p.shape[1]
+    sees = torch.ones(T, T, dtype=p.dtype, device=p.device)
+    if trainer.cfg.causal:
+        sees = sees.tril()
+
+    def less_mean(logits):
+        logits = logits * sees
+        return logits - sees * logits.sum(-1, keepdim=True) / sees.sum(-1, keepdim=True)
+
+    of_positions = less_mean(p @ w @ p.mT)  # (L, T, T)
+    errors, squares = 0.0, 0.0
+    for x in inputs(trainer, range(N_BATCHES, 2 * N_BATCHES)):
+        logits = less_mean(x @ w[:, None] @ x.mT)  # (L, B, T, T)
+        errors = errors + (logits - of_positions[:, None]).square().sum((1, 2, 3))
+        squares = squares + logits.square().sum((1, 2, 3))
+    return 1 - trainer.place.mean(errors) / trainer.place.mean(squares)  # (L,)
+
+
+def measure_layer(trainer, block, w_q, w_k, p, tt, logits):
+    """Returns the columns of one layer. w_q, w_k (C, C); p (T, C); tt (C, C); logits: its R^2."""
+    # the algebra: P W P has the same trace and norm as W in the directions of P
+    w = in_float64(w_q) @ in_float64(w_k).mT  # (C, C)
+    centred = p - p.mean(0)
+    directions = main_directions(centred.mT @ centred, N_DIRECTIONS)  # (C, 8)
+    trace, energy = within(w, directions)
+    trace_of_contents, _ = within(w, main_directions(tt, N_DIRECTIONS))
+    from_positions, whole = trace / w.square().sum(), (w * w.mT).sum() / w.square().sum()
+    numbers = [from_positions, trace_of_contents / w.square().sum(), whole - from_positions, trace / energy,
+               energy / w.square().sum(), logits]
+
+    # the interventions: attention with other M_h, first with its own, which must change nothing
+    n_head = block.attn.n_head
+    heads_q, heads_k = [x.unflatten(-1, (n_head, -1)).movedim(-2, 0) for x in (w_q, w_k)]  # (H, C, D) each
+    m = heads_q @ heads_k.mT  # (H, C, C)
+    project = (directions @ directions.mT).to(m)  # P, (C, C)
+    kernel = project @ m @ project
+    plain = trainer.mean_loss()
+    itself, nothing, of_kernel, of_rest = [loss_with(trainer, block.attn, other, heads_k)
+                                           for other in (m, 0 * m, kernel, m - kernel)]
+    if not abs(itself - plain) < 1e-3:  # a fork's attention is another one, so these would not be its numbers
+        return {}
+    return dict(zip(KERNEL, [*map(float, numbers), of_kernel, of_rest, nothing], strict=True))
+
+
+def loss_with(trainer, attn, m, w_k):
+    """Returns the validation loss with logits (x M_h + b_q,h W_k,h^T) x^T / sqrt(D). m (H, C, C), w_k (H, C, D)."""
+    C, D = w_k.shape[1:]
+    bias = 0.0
+    if attn.q.bias is not None:
+        bias = attn.q.bias.view(len(m), 1, D) @ w_k.mT  # (H, 1, C): the bias of k adds the same to all keys
+    scale = math.sqrt(C / D)  # the vectors that meet have C numbers now, so attention divides by sqrt(C)
+    calls = []
+
+    def queries_and_keys(x, predict_at=None):
+        calls.append(x)
+        q = rows_at(x, predict_at)[:, None] @ m + bias  # (B, H, Q, C)
+        return scale * q, x[:, None].expand(-1, len(m), -1, -1)
+
+    attn.queries_and_keys = queries_and_keys  # in place of the method
+    loss = trainer.mean_loss()
+    del attn.queries_and_keys
+    return loss if calls else math.nan
