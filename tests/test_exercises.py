@@ -94,9 +94,9 @@ def last_symmetry(capsys, *argv, change=""):
     return float(re.findall(r"symmetry of M (\S+)", capsys.readouterr().out)[-1])
 
 
-@pytest.mark.parametrize("words", ["casual", "--causal", "2 causal", "causal 2 3"])
+@pytest.mark.parametrize("words", ["casual", "--causal", "2 causal", "causal 2 3", "left right", "2 both"])
 def test_a_mistyped_word_ends_micro_in_one_line(words):
-    with pytest.raises(SystemExit, match=r"^micro.py: expected \[causal\] \[SEED\], got "):
+    with pytest.raises(SystemExit, match=r"^micro.py: expected \[causal \| left \| right \| both\] \[SEED\], got "):
         micro.main(words.split())
 
 
@@ -105,6 +105,32 @@ def test_micro_becomes_symmetric_with_positions_and_both_sides_with_or_without_m
     assert last_symmetry(capsys) > 0.4 and last_symmetry(capsys, change=no_mask) > 0.4
     assert last_symmetry(capsys, "causal") < 0.25
     assert last_symmetry(capsys, change=no_positions) < 0.15
+
+
+@pytest.mark.parametrize("words, hidden", [  # hidden: places, counted from a blank
+    ("", [0]), ("causal", [0]), ("left 1", [-2, -1, 0]), ("right", [0, 1, 2]), ("both", [-1, 0, 1])])
+def test_a_word_hides_bytes_beside_each_blank_and_changes_nothing_else_in_any_batch(words, hidden, monkeypatch):
+    batches, get_batch, (B, T, K) = [], micro.get_batch, (micro.B, micro.T, micro.K)
+    monkeypatch.setattr(micro, "get_batch", lambda *given: batches.append(get_batch(*given)) or batches[-1])
+    monkeypatch.setattr(micro, "STEPS", 1)
+    micro.main(words.split())
+    text, rng = micro.read_text(), np.random.default_rng(1)
+    micro.new_weights(rng)
+    for idx, at, targets in batches:
+        starts, blanks = rng.integers(0, len(text) - T, (B, 1)), rng.random((B, T)).argsort(1)[:, :K]
+        assert (at == blanks).all()
+        for b, start in enumerate(starts[:, 0]):
+            expected = text[start : start + T].copy()
+            assert (targets[b] == expected[blanks[b]]).all()
+            places = np.add.outer(blanks[b], hidden)
+            expected[places[(places >= 0) & (places < T)]] = micro.MASK
+            assert (idx[b] == expected).all()
+    assert len(batches) == 2
+
+
+def test_micro_is_less_symmetric_if_one_side_of_each_blank_is_hidden_and_not_if_a_byte_of_either_is(capsys):
+    left, right, both = [last_symmetry(capsys, word) for word in ("left", "right", "both")]
+    assert max(left, right) < 0.4 < both
 
 
 def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):

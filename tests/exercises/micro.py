@@ -4,6 +4,8 @@ The paper in one file of numpy: a layer of attention, trained with a backward pa
     python tests/exercises/micro.py              # an encoder: every token sees both sides
     python tests/exercises/micro.py causal       # causal attention: a token sees what comes before it, and itself
     python tests/exercises/micro.py causal 2     # another seed
+    python tests/exercises/micro.py left         # both sides, but the two bytes to the left of each blank are hidden
+                                                 # right: the two to the right; both: one on each side
 
 The model fills in masked bytes in the source code of Python's standard library. Attention compares tokens through M,
 which is W_qk = W_q W_k^T as one matrix. Every 100 steps a line shows the loss [nats/byte] and both scores of M.
@@ -21,6 +23,7 @@ import numpy as np
 B, T, C, K = 64, 32, 64, 5
 V, MASK = 257, 256  # the 256 bytes, and [MASK]
 STEPS, LEARNING_RATE = 400, 2e-3
+BESIDE = {"causal": (), "left": (-2, -1), "right": (1, 2), "both": (-1, 1)}  # what is hidden beside each blank, by word
 
 
 def read_text():
@@ -29,14 +32,20 @@ def read_text():
     return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8).astype(int)
 
 
-def get_batch(text, rng):
-    """Returns idx (B, T), the tokens that the model sees; at (B, K), where it has to guess; targets (B, K)."""
+def get_batch(text, rng, beside=()):
+    """
+    Returns idx (B, T), the tokens that the model sees; at (B, K), where it has to guess; targets (B, K).
+    beside: offsets from these places, at which the model sees [MASK] as well, but does not have to guess.
+    """
     start = rng.integers(0, len(text) - T, (B, 1))
     idx = text[start + np.arange(T)]  # (B, T)
     at = rng.random((B, T)).argsort(1)[:, :K]  # K different places of each sequence
     targets = np.take_along_axis(idx, at, 1)
     hidden = np.full((B, K), MASK)
     np.put_along_axis(idx, at, hidden, 1)
+    for offset in beside:
+        # subtle: beyond an end of the text, clip stops at the blank, or at its neighbour, and both are hidden anyway
+        np.put_along_axis(idx, np.clip(at + offset, 0, T - 1), MASK, 1)
     return idx, at, targets
 
 
@@ -144,10 +153,11 @@ def directionality(m):
 
 def main(argv):
     """Trains, prints a line every 100 steps, and returns the weights at the end."""
-    causal = "causal" in argv[:1]
-    seeds = argv[1:] if causal else argv
+    word = argv[0] if argv and argv[0] in BESIDE else ""
+    seeds = argv[1:] if word else argv
+    causal, beside = word == "causal", BESIDE.get(word, ())
     if len(seeds) > 1 or not "".join(seeds or ["1"]).isdigit():
-        sys.exit(f"micro.py: expected [causal] [SEED], got {' '.join(argv)}")
+        sys.exit(f"micro.py: expected [causal | left | right | both] [SEED], got {' '.join(argv)}")
     rng = np.random.default_rng(int(seeds[0]) if seeds else 1)
     text, w, losses = read_text(), new_weights(rng), []
 
@@ -155,7 +165,7 @@ def main(argv):
     mean = {name: np.zeros_like(x) for name, x in w.items()}
     square = {name: np.zeros_like(x) for name, x in w.items()}
     for step in range(STEPS + 1):
-        loss, g = loss_and_gradients(w, *get_batch(text, rng), causal)
+        loss, g = loss_and_gradients(w, *get_batch(text, rng, beside), causal)
         losses.append(loss)
         if step % 100 == 0:
             of_M = f"symmetry of M {symmetry(w['M']):+.2f}  directionality {directionality(w['M']):+.2f}"
