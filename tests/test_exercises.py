@@ -9,7 +9,7 @@ import torch
 
 import analyze
 from tests.exercises import __main__ as exercises
-from tests.exercises import micro, positions
+from tests.exercises import ledger, micro, positions
 
 HERE = Path(micro.__file__).parent
 PAGE = (HERE / "README.md").read_text()
@@ -131,6 +131,41 @@ def test_a_word_hides_bytes_beside_each_blank_and_changes_nothing_else_in_any_ba
 def test_micro_is_less_symmetric_if_one_side_of_each_blank_is_hidden_and_not_if_a_byte_of_either_is(capsys):
     left, right, both = [last_symmetry(capsys, word) for word in ("left", "right", "both")]
     assert max(left, right) < 0.4 < both
+
+
+@pytest.mark.parametrize("words", [["3"], ["causal", "3"]])
+def test_the_parts_of_the_ledger_add_up_to_the_M_that_micro_trains_and_to_its_symmetry(words, monkeypatch):
+    monkeypatch.setattr(micro, "STEPS", 50)
+    m, parts = ledger.train(words)
+    own = micro.main(words)["M"]
+    assert np.array_equal(m, own)
+    assert abs(parts.sum(0) - own).max() < 2e-7
+    shares, adds, _ = zip(*[ledger.measure(part, own) for part in parts])
+    assert (sum(shares), sum(adds)) == pytest.approx((1, analyze.symmetry(torch.tensor(own)).item()), abs=1e-5)
+
+
+def test_a_part_of_the_ledger_is_a_sum_over_pairs_and_texts_that_are_all_equal_have_positions_only():
+    rng = np.random.default_rng(0)
+    x, beta = rng.normal(size=(5, 6, 4)), rng.normal(size=(5, 6, 6))  # (B, T, C), (B, T, T)
+    p = x.sum(0) / 5
+    pp, pt, tp, tt = ledger.parts_of_gradient(x, beta)
+    assert exercises.close(pp, np.einsum("bij,ic,jd->cd", beta, p, p))
+    assert exercises.close(pp + pt, np.einsum("bij,ic,bjd->cd", beta, p, x))
+    assert exercises.close(pp + tp, np.einsum("bij,bic,jd->cd", beta, x, p))
+    assert exercises.close(pp + pt + tp + tt, micro.gradient_of_M(x, beta))
+    equal = np.broadcast_to(x[0], x.shape)
+    assert exercises.close(ledger.parts_of_gradient(equal, beta)[1:], 0)
+
+
+def test_the_ledger_prints_a_line_for_each_part_and_its_help(capsys, monkeypatch):
+    monkeypatch.setattr(micro, "STEPS", 25)
+    ledger.main(["1", "2"])
+    header, *lines = capsys.readouterr().out.splitlines()[-7:]
+    assert header.split() == ["2", "seeds", "share", "adds", "symmetry"]
+    assert [line.split()[0] for line in lines] == ["start", "pp", "pt", "tp", "tt", "M"]
+    assert re.match(r"M +\+1.00 \[\+1.00, \+1.00\]", lines[-1])
+    ledger.main(["--help"])
+    assert capsys.readouterr().out.strip() == ledger.__doc__.strip()
 
 
 def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):
