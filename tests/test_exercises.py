@@ -8,8 +8,12 @@ import pytest
 import torch
 
 import analyze
+from data import tokens
+from data.batches import get_batch
+from data.export import open_run
+from model import ModelConfig, Transformer
 from tests.exercises import __main__ as exercises
-from tests.exercises import ledger, micro, positions
+from tests.exercises import ledger, micro, offsets, positions
 
 HERE = Path(micro.__file__).parent
 PAGE = (HERE / "README.md").read_text()
@@ -166,6 +170,48 @@ def test_the_ledger_prints_a_line_for_each_part_and_its_help(capsys, monkeypatch
     assert re.match(r"M +\+1.00 \[\+1.00, \+1.00\]", lines[-1])
     ledger.main(["--help"])
     assert capsys.readouterr().out.strip() == ledger.__doc__.strip()
+
+
+@pytest.mark.bert_block
+@pytest.mark.parametrize("layer", [0, 1])
+def test_K_is_the_mean_product_of_mean_inputs_at_each_offset_and_even_if_W_qk_is_symmetric(layer):
+    T = 6
+    model = Transformer(ModelConfig(60, T, 2, 2, 12, 0.0, 0.0, False)).double().eval()
+    attn, idx = model.blocks[layer].attn, torch.randint(60, (5, T))
+    for p in model.parameters():
+        p.data.normal_()
+    x = model.ln_emb(model.tok_emb(idx) + model.pos_emb.weight)
+    for block in model.blocks[:layer]:
+        x = block(x)
+    p = x.mean(0)  # (T, C)
+    attn.q.bias.data.zero_()
+    attn.k.bias.data.zero_()
+    product = attn.q(p) @ attn.k(p).T  # (T, T), by the model's own projections
+    expected = []
+    for d in range(1 - T, T):
+        pairs = [product[i, i + d] for i in range(T) if 0 <= i + d < T]
+        expected.append(sum(pairs) / len(pairs))
+    torch.testing.assert_close(offsets.kernel(model, idx, layer), torch.stack(expected))
+    attn.k.weight.data.copy_(attn.q.weight)
+    even = offsets.kernel(model, idx, layer)
+    torch.testing.assert_close(even, even.flip(0))
+
+
+@pytest.mark.bert_block
+def test_offsets_draws_K_beside_the_heads_of_a_run_and_prints_its_help_without_arguments(
+        finished, drawn, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    offsets.main(["1", finished.out_dir])
+    *heads, dashed, zero = drawn[0].axes[0].lines
+    model, cfg = open_run(finished.out_dir)
+    idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, np.arange(cfg.batch_size))
+    expected = offsets.kernel(model, idx, 1) / 8**0.5  # (31,), at offsets -15 to 15; a head has 8 dimensions
+    assert len(heads) == 2 and list(dashed.get_xdata()) == list(range(-8, 9))
+    assert dashed.get_ydata() == pytest.approx((expected - expected.mean())[7:24].numpy())
+    for argv in [], ["--help"]:
+        with pytest.raises(SystemExit, match="^0$"):
+            offsets.main(argv)
+        assert "python -m tests.exercises.offsets 1 out/tiny" in capsys.readouterr().out
 
 
 def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):

@@ -5,8 +5,13 @@ What heads look for: the mean logit of every head of a layer, by how far the key
 
 A head that looks at the token before has its peak at -1. Two heads that mirror each other have each other's curve,
 turned round at 0. Softmax does not see what all keys of a query have in common, so the mean over its keys is taken off.
+
+The dashed curve is what positions add in the whole layer: K(d), the mean over i of p_i W_qk p_(i+d)^T. Here p_i is the
+mean over texts of what attention reads at place i. It is divided by sqrt(D), as logits are, and less its mean. If W_qk
+compares positions symmetrically, K(-d) = K(d). It is drawn also where a mask hides the key.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -18,44 +23,78 @@ from data.batches import get_batch
 from data.drawing import figure, put_legend, put_titles, put_zero
 from data.runs.model import open_run
 
-N_TEXTS = 64  # blocks of validation text, as in training, masks and all
+N_TEXTS = 64  # at most so many blocks of validation text, as in training, masks and all
 FARTHEST = 8  # offset that is drawn [tokens]
+
+
+def read_by_attention(model, idx, layer):
+    """Returns the input of a layer's attention for idx (B, T): x (B, T, C)."""
+    inputs = []
+    attn = model.blocks[layer].attn
+    hook = attn.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
+    model.hidden(idx)
+    hook.remove()
+    return inputs[0]
+
+
+def mean_by_offset(a):
+    """Returns the mean along each diagonal of a (..., T, T), where column - row is 1 - T to T - 1: (..., 2 T - 1)."""
+    T = a.shape[-1]
+    diagonals = [a.diagonal(offset, -2, -1) for offset in range(1 - T, T)]  # (..., T - |offset|) each
+    return torch.stack([diagonal.nanmean(-1) for diagonal in diagonals], -1)
+
+
+@torch.no_grad()
+def kernel(model, idx, layer):
+    """Returns K(d), the mean over i of p_i W_qk p_(i+d)^T, at offsets d from 1 - T to T - 1: (2 T - 1,)."""
+    attn = model.blocks[layer].attn
+    p = read_by_attention(model, idx, layer).mean(0)  # (T, C)
+    weights = attn.state_dict()  # where tied heads have a W_k, too
+    wqk = weights["q.weight"].T @ weights["k.weight"]  # (C, C), the sum over heads
+    return mean_by_offset(p @ wqk @ p.T)
 
 
 @torch.no_grad()
 def offset_logits(model, idx, layer):
     """Returns the mean logits of a layer for idx (B, T), at offsets 1 - T to T - 1 of key from query: (H, 2 T - 1)."""
-    # catch the input of the layer's attention
-    attn, inputs, T = model.blocks[layer].attn, [], idx.shape[1]
-    hook = attn.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
-    model.hidden(idx)
-    hook.remove()
-
     # compute its logits again, and let nan stand where no query sees a key
-    x = inputs[0]  # (B, T, C)
-    q, k = attn.queries_and_keys(x)  # (B, H, T, D) each
+    attn, T = model.blocks[layer].attn, idx.shape[1]
+    q, k = attn.queries_and_keys(read_by_attention(model, idx, layer))  # (B, H, T, D) each
     logits = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
     if attn.causal:
         logits = logits.masked_fill(torch.ones(T, T).triu(1) > 0, torch.nan)
 
     # take the mean over keys off, average over texts, and then along diagonals: key - query is the same on each
     logits = (logits - logits.nanmean(-1, keepdim=True)).nanmean(0)  # (H, T, T)
-    diagonals = [logits.diagonal(offset, -2, -1) for offset in range(1 - T, T)]  # (H, T - |offset|) each
-    return torch.stack([diagonal.nanmean(-1) for diagonal in diagonals], -1)
+    return mean_by_offset(logits)
 
 
-def main(layer, *folders):
+def main(argv):
+    cli = argparse.ArgumentParser(prog="python -m tests.exercises.offsets", description=__doc__,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("layer", type=int, help="0 is the lowest")
+    cli.add_argument("folders", metavar="RUN", nargs="+", help="the folder of a run, such as out/tiny")
+    args = cli.parse_args(argv or ["--help"])
+    layer, folders = args.layer, args.folders
+
     with figure("offsets.png", 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
         put_titles(axes.flat, [Path(folder).name.replace("_", " ") for folder in folders])
         for axis, folder in zip(axes.flat, folders):
             model, cfg = open_run(folder)
             assert cfg.positions == "learned", f"{folder}: {cfg.positions} positions are not in q and k"
-            idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, np.arange(N_TEXTS))  # (B, T)
+            rows = np.arange(min(N_TEXTS, cfg.batch_size))
+            idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, rows)  # (B, T)
 
             # draw a curve for each head
             middle = cfg.block_size - 1  # the place of offset 0
-            logits = offset_logits(model, idx, int(layer))[:, middle - FARTHEST : middle + FARTHEST + 1]
-            axis.plot(range(-FARTHEST, FARTHEST + 1), logits.T, label=[f"head {head}" for head in range(cfg.n_head)])
+            near = slice(middle - FARTHEST, middle + FARTHEST + 1)
+            offsets = range(-FARTHEST, FARTHEST + 1)
+            logits = offset_logits(model, idx, layer)[:, near]
+            axis.plot(offsets, logits.T, label=[f"head {head}" for head in range(cfg.n_head)])
+
+            # and one for the positions of the whole layer
+            of_positions = kernel(model, idx, layer) / (cfg.n_embd / cfg.n_head) ** 0.5
+            axis.plot(offsets, (of_positions - of_positions.mean())[near], "k--", label="K(d), the layer's positions")
             put_zero(axis)
             axis.set_xlabel("key - query [tokens]")
             axis.locator_params(axis="x", integer=True)
@@ -64,4 +103,4 @@ def main(layer, *folders):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])
