@@ -294,3 +294,14 @@ class Transformer(nn.Module):
         if targets is None:
             return logits
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def stacked_qk(model, q="q", k="k"):
+    """
+    Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T. In a fork
+    with fewer keys than queries, repeat each key head for its queries here, so that all heads have both.
+    """
+    states = [block.attn.state_dict() for block in model.blocks]  # with the W_k of tied heads
+    w_q = torch.stack([state[f"{q}.weight"] for state in states]).mT
+    w_k = torch.stack([state[f"{k}.weight"] for state in states]).mT
+    return w_q, w_k

@@ -14,6 +14,7 @@ A run that is stopped goes on from its last evaluation, bit for bit on a CPU, an
 import contextlib
 import math
 import re
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -27,18 +28,19 @@ from data import keep_memory, tokens  # first: an old Python ends here, in one l
 import init
 from analyze import scores
 from config import ConfigError, command_line, require
-from config.processes import find_place, leave_processes
+from config.processes import find_place, leave_processes, noted_signals
 from data.atomic import locked
 from data.batches import Loader, split_batch, torch_seed
 from data.runs import write
-from model import Transformer
+from model import Transformer, stacked_qk
 
 LOOK_EVERY = 10  # steps between two looks at the loss, because each look waits for the GPU
 DRAW_EVERY = 10  # draw at most every 10 seconds: a picture takes one second
+SAY_EVERY = 60  # seconds between two lines where there is no bar, as in a log file
 
 
-def loop(trainer):
-    """Trains until max_iters. Rows and checkpoints are written between steps, never within one."""
+def loop(trainer, signals):
+    """Trains until max_iters, or until a process has a signal to end. Rows are written between steps, not within."""
     cfg = trainer.cfg
     no_bar = None if trainer.place.rank == 0 else True  # one bar for all processes; None: tqdm hides it in a log file
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=no_bar) as bar:
@@ -48,7 +50,7 @@ def loop(trainer):
             trainer.write_log(trainer.evaluate())
             trainer.save()
 
-        began = drawn_at = time.perf_counter()
+        began = drawn_at = said_at = time.perf_counter()
         for batch in trainer.loader.train_batches(trainer.step):
             # forward, backward, update; on a GPU this only queues the work
             trainer.train_step(batch)
@@ -58,13 +60,17 @@ def loop(trainer):
             is_end = trainer.step == cfg.max_iters
             time_to_score = is_end or trainer.step % cfg.score_interval == 0
             time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
-            if not (time_to_score or time_to_evaluate or trainer.step % LOOK_EVERY == 0):
+            time_to_look = trainer.step % LOOK_EVERY == 0 or (signals and trainer.place.world == 1)
+            if not (time_to_score or time_to_evaluate or time_to_look):
                 continue
 
             # look at the losses. This waits for the GPU, so the clock measures finished steps
-            trainer.read_losses()
+            is_stopped = trainer.read_losses(signals) and not is_end
             trainer.seconds += time.perf_counter() - began
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
+            if bar.disable and time.perf_counter() - said_at > SAY_EVERY:
+                trainer.say_speed()
+                said_at = time.perf_counter()
 
             # write down what was learned; last ckpt.pt, because it holds the new rows, too
             if time_to_score:
@@ -73,8 +79,13 @@ def loop(trainer):
                 trainer.write_log(trainer.evaluate())
                 trainer.save()
                 if trainer.place.rank == 0 and not is_end and time.perf_counter() - drawn_at > DRAW_EVERY:
-                    draw(trainer)
+                    from data.runs.curves import draw_run  # and matplotlib with it, which no step needs
+
+                    draw_run(trainer.out)
                     drawn_at = time.perf_counter()
+            if is_stopped:
+                trainer.save()
+                return trainer.place.say(f"stopped at step {trainer.step:,}: --init_from=resume goes on from there")
             began = time.perf_counter()  # the clock stands still during evaluations and checkpoints
 
 
@@ -148,7 +159,7 @@ class Trainer:
 
         # update the weights
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(cfg, self.step)
+            group["lr"] = group.get("peak", cfg.learning_rate) * cfg.schedule(self.step)
         self.scaler.step(self.optimizer)  # if float16 has overflowed, this skips the update ...
         self.scaler.update()  # ... and this halves the scale; after 2,000 good updates it doubles it
         self.model.zero_grad()  # frees the gradients: the next forward pass needs the memory
@@ -158,13 +169,6 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self):
-        """Returns the validation loss [nats/token]. Ends the run if it is no number."""
-        loss = self.mean_loss()
-        self.end_unless(math.isfinite(loss), f"the validation loss is {loss}")
-        return loss
-
-    @torch.no_grad()
-    def mean_loss(self):
         """Returns the mean loss [nats/token] on eval_iters validation batches, which are the same for every seed."""
         self.model.eval()  # switches dropout off
         losses = []
@@ -175,14 +179,17 @@ class Trainer:
         self.model.train()
         return self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
 
-    def read_losses(self):
-        """Copies the losses of the last steps to the host. Ends the run if training has diverged."""
-        losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits for the device
+    def read_losses(self, signals=()):
+        """Copies the last losses to the host, and ends the run if it diverged. Returns whether a signal has come."""
+        # all processes learn of the signal of one, so that all of them stop after the same step
+        has_signal = torch.tensor(float(bool(signals)), device=self.place.device)
+        *losses, share = self.place.mean(torch.stack([*self.unread, has_signal])).tolist()  # waits for the device
         for loss in losses:
             self.end_unless(math.isfinite(loss), f"the loss is {loss}")
         self.end_unless(self.scaler.get_scale() >= 1, "float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
+        return share > 0
 
     def end_unless(self, condition, what):
         """Ends the run before a row or a checkpoint of it is written, unless the condition is true."""
@@ -190,8 +197,17 @@ class Trainer:
             raise FloatingPointError(f"step {self.step}: {what}: choose a lower learning_rate, another start or dtype. "
                                      f"{self.out}/ckpt.pt is your last good checkpoint")
 
+    def say_speed(self):
+        """Says how far the run is, where no bar shows it."""
+        mean_loss, seconds = sum(self.losses) / len(self.losses), self.seconds / len(self.losses)  # of a step
+        minutes = (self.cfg.max_iters - self.step) * seconds / 60
+        n_tokens = self.cfg.batch_size * self.cfg.block_size
+        self.place.say(f"step {self.step:,}/{self.cfg.max_iters:,}: train_loss {mean_loss:.4f}, "
+                       f"{n_tokens / seconds:,.0f} tokens/s, {minutes:,.0f} minutes left")
+
     def write_log(self, val_loss):
         """Adds a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
+        self.end_unless(math.isfinite(val_loss), f"the validation loss is {val_loss}")
         cfg = self.cfg
         n_tokens = cfg.batch_size * cfg.block_size  # of a step
         row = dict(step=self.step, tokens=self.step * n_tokens, train_loss=math.nan, val_loss=val_loss,
@@ -199,13 +215,16 @@ class Trainer:
         line = f"step {self.step:,}/{cfg.max_iters:,}: val_loss {val_loss:.4f}"
         if self.losses:
             row["train_loss"] = sum(self.losses) / len(self.losses)
-            row["learning_rate"] = learning_rate(cfg, self.step - 1)
+            row["learning_rate"] = cfg.learning_rate * cfg.schedule(self.step - 1)
             row["tokens_per_s"] = len(self.losses) * n_tokens / self.seconds
             line += f", train_loss {row['train_loss']:.4f}, {row['tokens_per_s']:,.0f} tokens/s"
         symmetries = scores(*stacked_qk(self.model)).symmetry.tolist()  # a number for each layer
         self.place.say(f"{line}, symmetry of layers {' '.join(f'{symmetry:.2f}' for symmetry in symmetries)}")
         self.csv_text["log.csv"] = write.add_rows(self.csv_text["log.csv"], [row], "%.7g")
         self.losses, self.seconds = [], 0.0  # a new row begins
+        # For wandb, import it, and add these two lines. To resume its run, set WANDB_RUN_ID and WANDB_RESUME=allow
+        #     if self.place.rank == 0:
+        #         (wandb.run or wandb.init(project="symmetry", name=cfg.out_dir, config=asdict(cfg))).log(row)
 
     @torch.no_grad()
     def write_scores(self):
@@ -229,6 +248,7 @@ class Trainer:
             checkpoint = self.run | dict(n_heads=self.n_heads)
             checkpoint |= {name: x.state_dict() for name, x in self.stateful.items()}
             checkpoint |= {name: getattr(self, ours) for name, ours in self.SAVED.items()}
+            checkpoint |= dict(losses=self.losses, seconds=self.seconds)
             write.save_checkpoint(self.out, checkpoint)
 
     def begin(self):
@@ -279,12 +299,14 @@ class Trainer:
             group.update(hyperparameters)
         for name, ours in self.SAVED.items():
             setattr(self, ours, checkpoint[name])
+        # a run that a signal has stopped has losses that are in no row yet
+        self.losses, self.seconds = checkpoint.get("losses", []), checkpoint.get("seconds", 0.0)
         # ckpt.pt is written first. If the run was killed right after it, the CSV files are one evaluation behind
         if self.place.rank == 0:
             write.write_files(self.out, self.run | checkpoint)
 
 
-# ---- the model, its optimizer, its W_q and W_k -------------------------------------------------------------------
+# ---- the model and its optimizer ---------------------------------------------------------------------------------
 
 
 def build_model(cfg, vocab_size):
@@ -302,12 +324,14 @@ def build_model(cfg, vocab_size):
 
 
 def make_optimizer(cfg, model):
-    """Returns AdamW, with weight decay for matrices alone. With qk_update another optimizer moves q.weight and k.weight."""
+    """Returns AdamW, with weight decay for matrices alone. With qk_update another one moves q.weight and k.weight."""
     of_qk = []
     if cfg.qk_update != "adamw":
         of_qk = [part.weight for block in model.blocks for part in (block.attn.q, block.attn.k)]
     matrices = [p for p in model.parameters() if p.ndim > 1 and not any(p is w for w in of_qk)]
     vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
+    # A group with a rate of its own says its peak: dict(params=..., peak=0.02). The schedule sets "lr" at each step, and
+    # resuming replaces these dicts, so keep none of them for later.
     groups = [dict(params=matrices, weight_decay=cfg.weight_decay),
               dict(params=vectors, weight_decay=0.0)]
     # AdamW keeps running means of the gradient g and of its square:
@@ -322,25 +346,6 @@ def make_optimizer(cfg, model):
     return Both(adamw, make_qk_optimizer(cfg, of_qk))
 
 
-def learning_rate(cfg, step):
-    """Returns the rate of a step. It rises to cfg.learning_rate, and then falls so that it would be 0 at max_iters."""
-    warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a very short run is all warm-up
-    if step < warmup_iters:
-        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: a rate of 0 would waste an update
-    return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
-
-
-def stacked_qk(model, q="q", k="k"):
-    """
-    Returns copies of W_q and W_k of every layer, (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T. In a fork
-    with fewer keys than queries, repeat each key head for its queries here, so that all heads have both.
-    """
-    states = [block.attn.state_dict() for block in model.blocks]  # with the W_k of tied heads
-    w_q = torch.stack([state[f"{q}.weight"] for state in states]).mT
-    w_k = torch.stack([state[f"{k}.weight"] for state in states]).mT
-    return w_q, w_k
-
-
 def require_known_parameters(model):
     """Raises ConfigError if attention has a parameter that stacked_qk leaves out, as a fork's own may be."""
     for name, _ in model.named_parameters():
@@ -353,25 +358,20 @@ def require_known_parameters(model):
 
 
 def train(place, cfg):
-    """Does a run, from its corpus to its last line."""
+    """Does a run, from its corpus to its last line, or until a signal to end. Returns whether one has come."""
     if not Path(cfg.data_dir, "meta.json").exists():
         from data.sympy import prepare
 
         prepare.make(Path(cfg.data_dir))  # only in data/sympy; of several processes one makes it, and the others wait
     trainer = Trainer(cfg, place, tokens.load(cfg.data_dir))
     # Two runs in one folder would mix their rows. Of the processes of a run only the first one writes files.
-    with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext():
+    with locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext(), noted_signals() as signals:
         trainer.begin()
-        loop(trainer)
-        if place.rank == 0:
+        loop(trainer, signals)
+        is_finished = trainer.step == cfg.max_iters
+        if place.rank == 0 and is_finished:
             finish(trainer)
-
-
-def draw(trainer):
-    """Draws run.png from the rows so far."""
-    from data.runs.curves import draw_run  # and matplotlib with it, which no step needs
-
-    draw_run(trainer.out)
+    return not is_finished
 
 
 def finish(trainer):
@@ -384,11 +384,13 @@ def finish(trainer):
 def main(cfg):
     """Does the run of a TrainConfig. A mistake of a user ends in one line, with the exit status 1."""
     try:
-        train(*find_place(cfg))
+        is_stopped = train(*find_place(cfg))
     except (ConfigError, tokens.DataError, FloatingPointError, OSError) as e:
         sys.exit(f"train.py: {e}")
     finally:
         leave_processes()
+    if is_stopped:  # all is saved, so let the signal do what it does: our exit status is its own
+        signal.raise_signal(signal.SIGTERM)
 
 
 if __name__ == "__main__":

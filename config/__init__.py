@@ -150,6 +150,13 @@ class TrainConfig:
         """True if the model predicts the next token at every position, and False if it predicts masked tokens."""
         return self.causal if self.objective == "auto" else self.objective == "next"
 
+    def schedule(self, step):
+        """Returns the learning rate of a step as a share of its peak. It rises to 1, and would be 0 at max_iters."""
+        warmup_iters = min(self.warmup_iters, self.max_iters)  # a very short run is all warm-up
+        if step < warmup_iters:
+            return (step + 1) / warmup_iters  # step + 1: a rate of 0 would waste an update
+        return (self.max_iters - step) / (self.max_iters - warmup_iters)
+
     def of_model(self, vocab_size):
         """Returns the ModelConfig of this run."""
         names = {field.name for field in dataclasses.fields(ModelConfig)} - {"vocab_size"}

@@ -6,7 +6,10 @@ On several nodes run this on each, with its own --node_rank. All must see the sa
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 """
 
+import contextlib
 import os
+import signal
+import threading
 import time
 from dataclasses import dataclass, replace
 
@@ -88,3 +91,19 @@ def leave_processes():
         # let Gloo's thread take the GIL and end; destroy_process_group would wait for it and hold the GIL
         time.sleep(0.1)
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def noted_signals():
+    """
+    Gives a block a list that gets an entry for each SIGTERM, which then ends nothing: clusters send one some seconds
+    before they end a job, and the block can save first. After it SIGTERM does what it did before.
+    """
+    signals = []
+    is_main = threading.current_thread() is threading.main_thread()  # no other thread may set a handler
+    before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number)) if is_main else None
+    try:
+        yield signals
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)

@@ -85,13 +85,13 @@ def result(cfg):
     return bits, Path(cfg.out_dir, "scores.csv").read_text(), log(cfg).drop(columns="tokens_per_s").to_csv()
 
 
-def killed(cfg, name, n):
-    """A run that resumes, and kill -9 before the n-th call of a function."""
+def killed(cfg, name, n, number=signal.SIGKILL):
+    """A run that resumes, and kill -9, or another signal, before the n-th call of a function."""
     whole, calls = pkgutil.resolve_name(name), itertools.count(1)
 
     def called(*args):
         if next(calls) == n:
-            signal.raise_signal(signal.SIGKILL)
+            signal.raise_signal(number)
         return whole(*args)
 
     with mock.patch(name, called):

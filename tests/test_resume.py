@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,56 @@ def test_a_resumed_run_has_the_hyperparameters_of_the_code(copied, monkeypatch):
     trainer.begin()
     matrices, _ = trainer.optimizer.param_groups
     assert matrices["betas"] == (0.5, 0.6) and matrices["weight_decay"] == 0.25
+
+
+def test_groups_of_a_fork_have_rates_of_their_own_also_after_resuming(cfg, copied, monkeypatch):
+    """The second one peaks at 0.5 where the run has 0.01."""
+    def make_optimizer(cfg, model, make=train.make_optimizer):
+        optimizer = make(cfg, model)
+        optimizer.param_groups[1]["peak"] = 0.5
+        return optimizer
+
+    monkeypatch.setattr(train, "make_optimizer", make_optimizer)
+    begun, resumed = make_trainer(cfg), make_trainer(replace(copied, init_from="resume", max_iters=24))
+    resumed.begin()
+    for trainer, share in (begun, 1 / 3), (resumed, (24 - 12) / (24 - 3)):  # of the schedule
+        trainer.train_step(trainer.loader.batch("train", trainer.step))
+        rates = [group["lr"] for group in trainer.optimizer.param_groups]
+        assert rates == pytest.approx([0.01 * share, 0.5 * share])
+
+
+def test_sigterm_saves_and_the_run_goes_on_bit_for_bit(cfg):
+    """Before step 7, with evaluations at 4 and 8; a second signal changes nothing."""
+    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
+    run(whole)
+    for n in 7, 2:  # then at its second step after resuming
+        ((status, said),) = in_processes((terminated, cfg, n))
+        assert status == -signal.SIGTERM and "--init_from=resume goes on from there" in said, said
+    assert checkpoint(cfg)["step"] == 9
+    resume(cfg)
+    assert result(cfg) == result(whole)
+
+
+def terminated(cfg, n):
+    killed(cfg, TRAIN_STEP, n, signal.SIGTERM)
+
+
+def test_an_older_checkpoint_without_losses_goes_on_with_none(copied):
+    path = Path(copied.out_dir, "ckpt.pt")
+    older = {name: value for name, value in checkpoint(copied).items() if name not in ("losses", "seconds")}
+    torch.save(older, path)
+    resume(copied, max_iters=16)
+    assert list(log(copied).step) == [0, 4, 8, 12, 16]
+
+
+def test_the_handler_of_a_program_that_trains_is_put_back_and_other_threads_train_without_one(cfg):
+    before = signal.getsignal(signal.SIGTERM)
+    run(cfg, max_iters=1)
+    assert signal.getsignal(signal.SIGTERM) is before
+    thread = threading.Thread(target=run, args=(replace(cfg, out_dir=f"{cfg.out_dir}_thread", max_iters=1),))
+    thread.start()
+    thread.join()
+    assert checkpoint(replace(cfg, out_dir=f"{cfg.out_dir}_thread"))["step"] == 1
 
 
 def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_another_one(tmp_path, monkeypatch):
@@ -194,6 +245,10 @@ def test_two_processes_give_the_losses_of_one_and_when_killed_go_on_bit_for_bit(
     np.testing.assert_allclose(scores(whole).symmetry, scores(one).symmetry, atol=2e-4)
     assert [status for status, _ in in_processes(*2 * [(killed, cfg, TRAIN_STEP, 6)])] == 2 * [-signal.SIGKILL]
     assert checkpoint(cfg)["step"] == 4
+    # SIGTERM to one of them ends both, after the same step: the next at which they look
+    calls = (killed, cfg, TRAIN_STEP, 2, signal.SIGTERM), (resume, cfg)
+    assert [status for status, _ in in_processes(*calls)] == 2 * [-signal.SIGTERM]
+    assert checkpoint(cfg)["step"] == 6  # where scores are due
     assert [status for status, _ in in_processes(*2 * [(resume, cfg)])] == [0, 0]
     assert result(cfg) == result(whole)
 

@@ -187,6 +187,14 @@ def test_the_rows_have_the_mean_training_loss_and_the_speed_of_their_steps_alone
             f"symmetry of layers {symmetry}\n") in said
 
 
+def test_a_line_says_how_far_a_run_is_where_no_bar_is_shown(cfg, monkeypatch, capsys):
+    monkeypatch.setattr(train, "SAY_EVERY", -1)
+    run(cfg)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "minutes left" in line]
+    assert len(lines) == 7  # at every look: steps 3, 4, 6, 8, 9, 10 and 12
+    assert re.fullmatch(r"step 3/12: train_loss 5\.\d{4}, [\d,]+ tokens/s, 0 minutes left", lines[0])
+
+
 @pytest.mark.bert_block
 def test_untied_positions_have_scores_of_their_own_and_a_run_is_scored_from_its_checkpoint(cfg, analysed):
     run(cfg, positions="untied", max_iters=2)

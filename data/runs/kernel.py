@@ -107,7 +107,7 @@ def measure_layer(trainer, block, w_q, w_k, p, tt, logits):
     m = heads_q @ heads_k.mT  # (H, C, C)
     project = (directions @ directions.mT).to(m)  # P, (C, C)
     kernel = project @ m @ project
-    plain = trainer.mean_loss()
+    plain = trainer.evaluate()
     itself, nothing, of_kernel, of_rest = [loss_with(trainer, block.attn, other, heads_k)
                                            for other in (m, 0 * m, kernel, m - kernel)]
     if not abs(itself - plain) < 1e-3:  # a fork's attention is another one, so these would not be its numbers
@@ -130,6 +130,6 @@ def loss_with(trainer, attn, m, w_k):
         return scale * q, x[:, None].expand(-1, len(m), -1, -1)
 
     attn.queries_and_keys = queries_and_keys  # in place of the method
-    loss = trainer.mean_loss()
+    loss = trainer.evaluate()
     del attn.queries_and_keys
     return loss if calls else math.nan
