@@ -15,13 +15,13 @@ import torch
 
 import analyze
 import train
-from config import ConfigError
+from config import ConfigError, load
 from data import batches, tokens
 from data.batches import split_batch
 from data.runs import curves, write
 from data.tokens import Corpus
-from model import ModelConfig, Transformer
-from tests.lives import CPU, FINISH, checkpoint, log, make_trainer, run, scores
+from model import ModelConfig, Transformer, rows_at
+from tests.lives import CPU, FINISH, SMALL, checkpoint, log, make_trainer, run, scores
 
 
 @pytest.fixture
@@ -71,6 +71,36 @@ def test_masking_is_of_a_fixed_count_in_the_shares_asked_for_and_touches_nothing
     assert seen[(seen != 257) & (seen != targets)].unique().tolist() == list(range(256))
     counts = torch.zeros(T).scatter_add(0, positions.flatten(), torch.ones(B * K)) / B
     assert counts.std() < 3 * (K / T / B) ** 0.5  # every position is masked as often as any other
+
+
+@pytest.mark.parametrize("keys", ["", "causal=True", "causal=True objective=masked", "causal=True positions=rotary",
+                                  "causal=True objective=masked positions=untied", "tie=mirror", "positions=untied"])
+def test_no_logit_sees_the_token_that_it_is_to_predict(cfg, corpus, keys):
+    """In a text that differs in one target, its logit is the same. A new objective or mask is one more line of keys."""
+    flags = load([f"--{key}" for key in [*keys.split(), "mask_share=1.0", "random_share=0.0"]])  # no target is shown
+    cfg = replace(flags, **SMALL)
+    model = Transformer(cfg.of_model(258)).double().eval()
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.5)
+
+    def predict(ids):
+        idx, targets, *predict_at = batches.get_batch(cfg, Corpus(corpus.meta, ids, ids), "train", 0, np.arange(8))
+        logits = model(idx)  # (B, T, V)
+        return rows_at(logits, predict_at[0]) if predict_at else logits, targets
+
+    ids = np.array(corpus.train[: 8 * 16 + 1])
+    logits, targets = predict(ids)
+    n_changed, n_seen = 0, 0
+    for place in range(1, len(ids)):
+        other = ids.copy()
+        other[place] = (ids[place] + 1) % 256
+        found, changed = predict(other)
+        is_changed = targets != changed
+        n_changed += int(is_changed.sum())
+        assert torch.allclose(found[is_changed], logits[is_changed], atol=1e-9), f"the logit sees target {place}"
+        n_seen += not torch.equal(found, logits)  # by other logits
+    assert n_changed == (targets.numel() if cfg.predicts_next else 8 * 2) and n_seen > 30
 
 
 def test_a_batch_is_split_over_processes_and_micro_batches_or_refused(cfg):
