@@ -12,12 +12,11 @@ import torch
 from tqdm import tqdm
 
 import analyze
-from analyze import (GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk,
-                     parts_of_symmetry)
+from analyze import GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk, parts_of_symmetry
 
 from .. import printable
 from . import CheckpointError, require, tables  # noqa: F401, the first is analyze.CheckpointError
-from .checkpoint import open_checkpoint
+from .checkpoint import Checkpoint, open_checkpoint
 from .layouts import find_stacks
 
 DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
@@ -29,12 +28,15 @@ class ScoredModel(NamedTuple):
 
     table: Any  # a DataFrame: a row for each layer, and with per_head for each head (tables.COLUMNS)
     note: str  # how much was read, and what was left out
-    readers: dict  # {(stack, layer): a function that reads its heads w_q (H, C, D) and w_k (Hkv, C, D)}
+    checkpoint: Checkpoint | None = None  # None: there is nothing to read
+    layers: dict = {}  # {(stack, layer): where it is in the checkpoint, a Layer}
 
     def wqk(self, layer, stack=""):
         """W_qk of a layer, (C, C), in float64. It is read again, so that no model has to fit into the memory."""
-        require((stack, layer) in self.readers, f"no layer {layer} of stack {stack!r} to read: see the table")
-        w_q, w_k = layer_factors(*self.readers[stack, layer]())
+        require((stack, layer) in self.layers, f"no layer {layer} of stack {stack!r} to read: see the table")
+        where = self.layers[stack, layer]
+        [tensors] = self.checkpoint.stream([where.names])
+        w_q, w_k = layer_factors(*where.heads(tensors))
         return analyze.wqk(in_float64(w_q), in_float64(w_k))
 
     def __repr__(self):
@@ -56,12 +58,10 @@ def score_layers(layers, heads=(1, 1), gamma=GAMMA, per_head=False):
         w_q, w_k = [split_heads(w, n) for w, n in zip(matrices, heads)]  # (H, C, D), (Hkv, C, D)
         if w_q.shape[1:] != w_k.shape[1:]:
             raise ValueError(f"layer {i}: expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv)")
-        rows += [dict(layer=i, stack="") | row for row in rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}")]
-    common = dict(model="layers", source="", params=0, gamma=gamma)
-    return ScoredModel(tables.score_table(rows, common, analyze.SCORES), "in memory", {})
+        rows += rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}", layer=i, stack="")
+    return ScoredModel(tables.score_table(rows, model="layers", source="", params=0, gamma=gamma), "in memory")
 
 
-@torch.no_grad()
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
     """
     Score every layer of a model: a name of data/published/models.csv, a Hub id, a folder, a file, or a module in
@@ -69,33 +69,33 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
 
         >>> score_model("gpt2").wqk(layer=3)  # (C, C)
     """
-    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
-    rows, readers = [], {}
+    name = printable(type(source).__name__ if isinstance(source, torch.nn.Module) else str(source))
+    rows = []
     # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         # 1) find out where q and k are, from the config and the names and shapes of tensors
         opened = open_checkpoint(source)
-        shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
+        shapes = {key: tensor.shape for key, tensor in opened.tensors.items()}
         stacks, left_out = find_stacks(opened.config, shapes)
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
 
         # 2) read these alone, and only a few layers ahead: a model may be larger than the memory
         stream = opened.stream([layer.names for _, layer in layers])
-        bar = tqdm(stream, printable(name), len(layers), leave=False, unit="layer", disable=None)
+        bar = tqdm(stream, name, len(layers), leave=False, unit="layer", disable=None)
         for (stack, layer), tensors in zip(layers, bar):
             w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
-            common = dict(layer=layer.index, stack=stack.name, causal=stack.causal)
-            rows += [common | row for row in rows_of_layer(w_q, w_k, gamma, per_head, layer.names[0])]
-            readers[stack.name, layer.index] = functools.partial(layer.read, opened)
+            rows += rows_of_layer(w_q, w_k, gamma, per_head, layer.names[0],
+                                  layer=layer.index, stack=stack.name, causal=stack.causal)
 
-    common = dict(model=printable(name), source=tables.known_as(source), params=opened.n_params, gamma=gamma)
+    source = tables.known_as(source)
+    table = tables.score_table(rows, model=name, source=source, params=opened.n_params, gamma=gamma)
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
-    return ScoredModel(tables.score_table(rows, common, analyze.SCORES), note, readers)
+    return ScoredModel(table, note, opened, {(stack.name, layer.index): layer for stack, layer in layers})
 
 
 @torch.no_grad()
-def rows_of_layer(w_q, w_k, gamma, per_head, name):
-    """The numbers of a layer for a table, and with per_head of each head: a list. w_q (H, C, D), w_k (Hkv, C, D)."""
+def rows_of_layer(w_q, w_k, gamma, per_head, name, **place):
+    """The row of a layer for a table, and with per_head of each head: a list. place: more cells, the same in all."""
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     rows = [score_row(*layer_factors(w_q, w_k), gamma)]
     require(not math.isnan(rows[0]["symmetry"]), f"{name}: W_qk of this layer is zero or NaN")
@@ -103,15 +103,12 @@ def rows_of_layer(w_q, w_k, gamma, per_head, name):
         w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D), a key head for every query head
         rows[0] |= parts_of_symmetry(w_q, w_k)
         rows += [score_row(w_q[h], w_k[h], gamma, head=h) for h in range(len(w_q))]
-    return rows
+    return [row | place for row in rows]
 
 
-@torch.no_grad()
 def layer_factors(w_q, w_k):
-    """
-    The heads w_q (H, C, D) and w_k (Hkv, C, D) of a layer -> W_q and W_k (C, Hkv D), such that W_q W_k^T is the layer's
-    W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20). g(h) = h // (H / Hkv) is the key head of query head h.
-    """
+    """The heads w_q (H, C, D), w_k (Hkv, C, D) of a layer -> W_q, W_k (C, Hkv D), such that W_q W_k^T is its W_qk."""
+    # W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20). g(h) = h // (H / Hkv) is the key head of query head h.
     # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5
     #                                          \  |  /   \  |  /
     #                                             k0        k1

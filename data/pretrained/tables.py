@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas
 
+from analyze import SCORES
+
 from .. import fixed, printable
 from ..atomic import replacing
 from . import CheckpointError, require
@@ -34,16 +36,11 @@ COLUMNS = {
 STACK = ["model", "source", "stack"]  # what a stack of layers is known by
 
 
-def column_types(scores):
-    """Returns {column: its type}. scores: their names. They come first, because pandas hides what is in the middle."""
-    require(COLUMNS.keys().isdisjoint(scores), f"a score has the name of a column: {', '.join(scores)}")
-    first, *later = scores
-    return {name: COLUMNS.get(name, float) for name in ["layer", first, "symmetry_chance", *later, *COLUMNS]}
-
-
-def score_table(rows, common, scores):
+def score_table(rows, **common):
     """Returns rows of one model, {column: value} each, as a DataFrame. common: what is the same in all of them."""
-    types = column_types(scores)
+    require(COLUMNS.keys().isdisjoint(SCORES), f"a score has the name of a column: {', '.join(SCORES)}")
+    first, *later = SCORES  # they come first, because pandas hides what is in the middle
+    types = {name: COLUMNS.get(name, float) for name in ["layer", first, "symmetry_chance", *later, *COLUMNS]}
     table = pandas.DataFrame([row | common for row in rows])
     return table.reindex(columns=list(types)).astype(types)  # what was not computed is an empty cell
 
@@ -61,9 +58,6 @@ def whole_layers(table):
     return table[table["head"].isna()]
 
 
-# ---- the CSV file ------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def new_file(path):
     """Makes an empty file for a block, and removes it if nothing was written. CheckpointError: it is there already."""
@@ -73,20 +67,15 @@ def new_file(path):
     try:
         open(path, "x").close()  # of two programs one makes it, and the other ends here
     except FileExistsError:
-        raise CheckpointError(f"{path} is there already, with {models_in(path)}: give another --csv for the rest"
-                              ) from None
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            names = dict.fromkeys(row.get("model") for row in csv.DictReader(file))
+        models = printable(", ".join(name or "a row without a model" for name in names)) or "no model"
+        raise CheckpointError(f"{path} is there already, with {models}: give another --csv for the rest")
     try:
         yield
     finally:
         if os.path.getsize(path) == 0:
             os.remove(path)
-
-
-def models_in(path):
-    """Returns in words which models a CSV file has."""
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        names = dict.fromkeys(row.get("model") for row in csv.DictReader(file))
-    return printable(", ".join(name or "a row without a model" for name in names)) or "no model"
 
 
 def write_scores(path, models):
@@ -96,12 +85,10 @@ def write_scores(path, models):
         temporary.write_bytes(table.to_csv(index=False, lineterminator="\n").encode())
 
 
-# ---- what is printed ---------------------------------------------------------------------------------------------
-
-
+NOT_SHOWN = [*COLUMNS, "directionality_eq17"]  # no scores; and the one by Eq. (17), whose sign can be wrong
 # The columns of a line for a layer. The scores that a fork adds come behind them.
 FIRST = ("stack", "layer", "head", "symmetry", "symmetry_chance", "symmetry_95", "own_heads", "shared", "mirror",
-         "directionality", "directionality_95")
+         "directionality", "its 95 % range")
 LEGEND = {  # what a column means, in a line of 116 characters at most
     "symmetry": "1 if W_qk equals its transpose, -1 if it equals minus its transpose",
     "symmetry chance": "the mean symmetry of random matrices that use the same directions as W_qk",
@@ -127,17 +114,12 @@ def show_scores(tables, args):
     print(*[f"  {name}: {words}" for name, words in LEGEND.items() if name in headers], sep="\n")
 
 
-def shown_scores(table):
-    """Returns the names of the scores that are printed: all but that of Eq. (17), whose sign can be wrong."""
-    return table.columns.drop([*COLUMNS, "directionality_eq17"])
-
-
 def layer_table(table):
     """Returns a line for each layer and head, without columns that are empty."""
     ends = table["directionality_95"].map(lambda end: f"{fixed(-end, 2)} to {end:.2f}", "ignore")
-    added = shown_scores(table).drop(["symmetry", "directionality"])
-    cells = table.assign(directionality_95=ends)[[*FIRST, *added]].map(cell_text)
-    cells = cells.loc[:, (cells != "").any()].rename(columns={"directionality_95": "its 95 % range"})
+    added = table.columns.drop([*NOT_SHOWN, "symmetry", "directionality"])
+    cells = table.assign(**{"its 95 % range": ends})[[*FIRST, *added]].map(cell_text)
+    cells = cells.loc[:, (cells != "").any()]
     return cells.rename(columns=lambda name: name.replace("_", " ")).to_string(index=False)
 
 
@@ -152,7 +134,7 @@ def model_table(table):
     lines = []
     for (model, _, stack), layers in whole_layers(table).groupby(STACK, sort=False):
         line = {"model": f"{model[-36:]} {stack}".strip(), "layers": len(layers)}
-        for name in shown_scores(table):
+        for name in table.columns.drop(NOT_SHOWN):
             q1, median, q3 = [fixed(value, 2) for value in layers[name].quantile([0.25, 0.5, 0.75])]
             line[f"{name} [quartiles]"] = f"{median} [{q1}, {q3}]"
             if name == "symmetry":
