@@ -1,7 +1,6 @@
 """
 Reads layouts.csv, which says for each model_type where the queries and keys of its self-attention are, finds the rows
-that a model and each of its parts need, and reads sizes from config.json. A line was read from transformers 5.23, if
-its note does not say otherwise. README.md says how to add one.
+that a model and each of its parts need, and reads sizes from config.json. README.md says how to add a row.
 """
 
 import csv
@@ -27,25 +26,23 @@ class Row(NamedTuple):
     """A line of layouts.csv. A model_type with two lines has two stacks, or two names for one."""
 
     model_type: str  # in config.json, or in a config inside of it
-    stack: str = ""  # its name, if the model has several
-    path: str = ""  # where a layer is, after any prefix: a regular expression, but "." is a dot, and {i} its number
-    weights: tuple = ()  # the tensors in that layer, with or without ".weight"
-    mask: str = ""  # causal; or both: a token sees those on both of its sides; or unknown
-    form: str = ""  # how the tensors hold q and k, a function of forms.py; or "parts": the model is made of others
+    stack: str  # its name, if the model has several
+    path: str  # where a layer is, after any prefix: a regular expression, but "." is a dot, and {i} its number
+    weights: list  # the tensors in that layer, with or without ".weight"
+    mask: str  # causal; or both: a token sees those on both of its sides; or unknown
+    form: str  # how the tensors hold q and k, a function of forms.py; or "parts": the model is made of others
     # The sizes of the class, which a config inside of another may leave out.
-    n_layer: int | None = None
-    n_head: int | None = None
-    head_dim: int | None = None
-    n_shared: int | None = None  # number of last layers that take the keys of an earlier one
-    unscored: tuple = ()  # modules of this type that are not scored, and what lies beside q and k without changing them
-    note: str = ""  # where it was read, if not in transformers, and what else a reader may ask
+    n_layer: int | None
+    n_head: int | None
+    head_dim: int | None
+    n_shared: int | None  # number of last layers that take the keys of an earlier one
+    unscored: list  # modules of this type that are not scored, and what lies beside q and k without changing them
+    note: str  # where it was read, if not in transformers 5.23, and what else a reader may ask
 
     def match(self, names):
-        """
-        Finds the tensors that hold q and k in the layers of this row. Returns a list of (weight, match with prefix, i).
-        Example: by h.{i}.attn and c_attn, transformer.h.3.attn.c_attn.weight has the prefix "transformer." and i = 3,
-        and h.3.attn.c_attn.bias, h.3.crossattention.c_attn and h.3.attn.c_attn_2 do not match.
-        """
+        """Finds the tensors that hold q and k in the layers of this row: a list of (weight, match with prefix, i)."""
+        # by h.{i}.attn and c_attn, transformer.h.3.attn.c_attn.weight has the prefix "transformer." and i = 3,
+        # and h.3.attn.c_attn.bias, h.3.crossattention.c_attn and h.3.attn.c_attn_2 do not match
         path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
         matches = []
         for weight in self.weights:
@@ -66,8 +63,6 @@ with open(Path(__file__).parent / "layouts.csv", encoding="utf-8", newline="") a
             line[column] = line[column].split()
         TABLE[line["model_type"]].append(Row(**line))
 
-
-# ---- the parts of a model ----------------------------------------------------------------------------------------
 
 # Parts that have a config of their own inside of config.json, such as the image tower and the text of CLIP.
 PARTS = "vision", "audio", "qformer", "text_encoder", "encoder", "decoder", "backbone", "text"
@@ -92,11 +87,9 @@ class Part(NamedTuple):  # with a config of its own: the vision or the text of a
 
 
 def part_of(name, inner):
-    """
-    Returns the part that a tensor belongs to: the one that its name mentions first, or else the text.
-    inner: {part: its config}. Examples: model.visual.blocks.0.attn.qkv, vision_tower.text_proj -> vision;
-    lm_head, model.layers.0.self_attn.q_proj, supervision.weight (no word in it begins with vision) -> text
-    """
+    """Returns the part that a tensor belongs to. inner: {part: its config}"""
+    # the one that its name mentions first: vision for vision_tower.text_proj and model.visual.blocks.0.attn.qkv; or
+    # else the text: lm_head, model.layers.0.self_attn.q_proj, supervision.weight (no word in it begins with vision)
     starts = {}  # {part: where in the name}
     for part in {**inner, **TOWERS}:
         match = re.search(rf"(^|[._])({TOWERS.get(part, re.escape(part))})", name)
@@ -130,23 +123,17 @@ def find_parts(config, names):
     names_of = defaultdict(set)  # {part: the names of its tensors}
     for name in names:
         names_of[part_of(name, inner)].add(name)
+
+    # the type of a part is the one in its config, if the table has it, or else clip_text_model, say
     parts = []
     for part in sorted(inner, key=PARTS.index):
-        its_type = part_type(model_type, part, inner[part])
+        made = f"{model_type}_{part}".replace("-", "_")
+        types = pick(inner[part], str, "model_type"), made, f"{made}_model"
+        known = [name for name in types if name in TABLE and name != model_type]
+        its_type = known[0] if known else made  # for the message that it is not known
         parts.append(Part(part.removeprefix("text_"), its_type, inner[part], names_of[part]))
     return parts
 
-
-def part_type(model_type, part, config):
-    """Returns the model_type of a part: the one in its config, if the table has it, or else clip_text_model, say."""
-    made = f"{model_type}_{part}".replace("-", "_")
-    for name in pick(config, str, "model_type"), made, f"{made}_model":
-        if name in TABLE and name != model_type:
-            return name
-    return made  # for the message that it is not known
-
-
-# ---- what a config.json says ---------------------------------------------------------------------------------------
 
 # The keys of config.json that can tell a size, in the order in which they are tried. {} is the name of the stack.
 KEYS = dict(
@@ -218,11 +205,8 @@ def mask_is_causal(row, config):
 
 
 def read_sizes(row, config, i):
-    """
-    Returns the sizes of the heads of layer i, from the config or the defaults of the class; None where neither says it.
-    Example: if num_attention_heads = [8, 4], layer 1 has 4.
-    """
-    of_layer = {}  # the config of this layer
+    """Returns the Sizes of layer i, from the config or the defaults of the class; None where neither says it."""
+    of_layer = {}  # the config of this layer: if num_attention_heads = [8, 4], layer 1 has 4
     for key, value in config.items():
         if not isinstance(value, list) or "head" not in key:
             of_layer[key] = value

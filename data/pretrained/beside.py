@@ -43,28 +43,23 @@ def is_of(name, modules):
 
 
 def is_cross_attention(name):
-    """
-    Returns whether a tensor belongs to cross-attention, by what comes after the last number in its name:
-    decoder.layers.0.encoder_attn.q_proj.weight does, and cross_encoder.layers.0.self_attn.q_proj.weight does not.
-    """
+    """Returns whether a tensor belongs to cross-attention, by what comes after the last number in its name."""
+    # decoder.layers.0.encoder_attn.q_proj.weight does, and cross_encoder.layers.0.self_attn.q_proj.weight does not
     _, *after = re.split(r"(?:^|\.)\d+\.", name)
     return bool(after and CROSS.search(after[-1]))
 
 
 def looks_like_query(name, shape):
-    """
-    Returns whether a tensor may hold the queries of a layer, alone or with the keys: h.0.attn.c_attn.weight (3 C, C)
-    may. h.0.attn.c_attn.bias (3 C) has one dimension, and pooler.query.weight lies in no layer: it has no number.
-    """
+    """Returns whether a tensor may hold the queries of a layer, alone or with the keys."""
+    # h.0.attn.c_attn.weight (3 C, C) may. Its bias has one dimension. pooler.query.weight has no number, so no layer
     number = re.search(r"(^|\.)\d+\.", name)
     return bool(number and len(shape) > 1 and LIKE_QUERY.fullmatch(name))
 
 
 def refuse_changed(layers, names, unscored):
     """
-    Returns q, k and all tensors that lie beside them. Where q and k lie directly in the layer, only those whose name
-    sounds like a query or key. Raises CheckpointError if one of them may change q or k. unscored: modules that do not.
-    Example: h.0.attn.q.weight and h.0.attn.k.weight are scored. Their block is h.0.attn, and its words are q and k
+    Returns q, k and all tensors that lie beside them. Raises CheckpointError if one of them may change q or k.
+    unscored: modules that do not. Example: q and k are h.0.attn.q.weight and h.0.attn.k.weight, in the block h.0.attn
         h.0.attn.q.bias, h.0.attn.out.weight     are harmless, by OF_WEIGHT and by beside.csv
         h.0.attn.q_delta                         is refused
     """
@@ -73,7 +68,7 @@ def refuse_changed(layers, names, unscored):
     words_of = {}  # {block: its words}
     for name in scored:
         require(not WRAPPED.search(name), why_refused(name))
-        block, word = split_name(name)
+        block, _, word = re.sub(r"(\.linear)?(\.weight)?$", "", name).rpartition(".")  # h.0.attn and q
         words_of.setdefault(block, set()).add(word)
 
     inside = set()
@@ -86,15 +81,20 @@ def refuse_changed(layers, names, unscored):
             if not words:
                 continue
 
-            # a layer that holds q and k itself holds other things, too: only what is called like q or k is beside them
+            # a layer (h.0, not h.0.expert.3) or a model that holds q and k itself holds other things, too: only what is
+            # called like q or k is beside them
+            numbers = [part for part in path[:n] if part.isdigit()]
+            is_layer = n == 0 or numbers == [path[n - 1]]
             is_called_after = QK_WORD.search(first) or first.startswith(tuple(words))
-            if is_layer(path[:n]) and not is_called_after:
+            if is_layer and not is_called_after:
                 continue
 
-            # what lies beside them is one of them, or has to be known
+            # what lies beside them is one of them, or has to be known: in the module of a weight, or as another one
             inside.add(name)
-            is_harmless = name in scored or is_of(name, unscored) or changes_nothing(path[n:], words)
-            require(is_harmless, why_refused(name))
+            is_harmless = first in HARMLESS
+            if first in words:
+                is_harmless = ".".join(path[n + 1 :]) in OF_WEIGHT
+            require(is_harmless or name in scored or is_of(name, unscored), why_refused(name))
     return inside
 
 
@@ -102,23 +102,3 @@ def why_refused(name):
     """Returns why a tensor is refused, and what to do about it."""
     remedy = next(remedy for remedy, pattern in REMEDIES.items() if re.search(pattern, name))
     return f"{name} lies beside a query or key and may change it: {remedy}"
-
-
-def split_name(name):
-    """Returns the block of attention that holds a weight, and its word: h.0.attn.q.weight -> h.0.attn, q."""
-    block, _, word = re.sub(r"(\.linear)?(\.weight)?$", "", name).rpartition(".")
-    return block, word
-
-
-def is_layer(path):
-    """Returns whether a module, by the parts of its name, is a whole layer (h.0, not h.0.expert.3), or the model."""
-    numbers = [part for part in path if part.isdigit()]
-    return not path or numbers == [path[-1]]
-
-
-def changes_nothing(path, words):
-    """Returns whether a tensor, by its path in the block of attention, changes no query or key: q.bias, out.weight."""
-    first, *inside = path
-    if first in words:
-        return ".".join(inside) in OF_WEIGHT
-    return first in HARMLESS

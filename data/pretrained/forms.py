@@ -1,9 +1,9 @@
 """
-How the tensors of a layer hold its heads: the functions in FORMS, which layouts.csv names.
+How the tensors of a layer hold its heads: layouts.csv names these functions.
 
-Each function takes these tensors, and returns q (H, D, C) and k (Hkv, D, C), as views if possible. Its docstring says
-what the tensors hold. It raises RuntimeError if they do not. nn.Linear stores (out, in), so a head is D rows of a
-weight. sizes: architectures.Sizes.
+Each takes the tensors, and returns q (H, D, C) and k (Hkv, D, C), as views if possible. Its docstring says what the
+tensors hold. It raises RuntimeError if they do not. nn.Linear stores (out, in), so a head is D rows of a weight.
+sizes: architectures.Sizes.
 """
 
 import torch
@@ -59,12 +59,9 @@ def multi_query(weights, sizes, config):
 
 
 def latent(weights, sizes, config):
-    """
-    Multi-head latent attention, as in DeepSeek-V2, in float32. Head h has, with A, R, Q_a the same for all heads:
-
-    W_q,h = Q_b,h Q_a, or Q_h where the queries have no latent; its rows are [nope; rope]
-    W_k,h = [K_b,h A; R]
-    """
+    """Multi-head latent attention, as in DeepSeek-V2, in float32. A, R and Q_a are the same for all heads h."""
+    # W_q,h = Q_b,h Q_a, or Q_h where the queries have no latent; its rows are [nope; rope]
+    # W_k,h = [K_b,h A; R]
     *q_weights, kv_a, kv_b = [weight.float() for weight in weights]
     keys = "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"
     nope, rope, v, r_kv = [pick(config, int, key, default=0) for key in keys]
@@ -81,6 +78,3 @@ def latent(weights, sizes, config):
 def halves(weights, sizes, config):
     """[q; k] ((H + Hkv) D, C): all queries, all keys. The values lie elsewhere, as in LTG-BERT."""
     return q_k_v(weights, sizes, config, n_beside=1)
-
-
-FORMS = {form.__name__: form for form in (separate, gated, q_k_v, conv1d, grouped, multi_query, latent, halves)}

@@ -6,7 +6,7 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
 layouts.csv says where each model has these weights, architectures.py which of its rows a model needs, beside.py what
-may lie beside them, and FORMS how tensors hold the heads. Query head h meets key head h // (n_head // n_kv_head).
+may lie beside them, and forms.py how tensors hold the heads. Query head h meets key head h // (n_head // n_kv_head).
 """
 
 import re
@@ -16,8 +16,7 @@ from typing import NamedTuple
 import torch
 
 from .beside import PREDICTING, is_cross_attention, is_of, looks_like_query, refuse_changed
-from . import CheckpointError, only_checkpoint_errors, require
-from .forms import FORMS
+from . import CheckpointError, forms, only_checkpoint_errors, require
 from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)
 
@@ -25,26 +24,21 @@ from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_c
 class Layer(NamedTuple):
     index: int  # its number in the model
     names: tuple  # which tensors hold q and k
-    form: str  # key of FORMS
+    form: str  # a function of forms.py
     sizes: Sizes
-    config: dict  # what some of FORMS need beside the sizes
+    config: dict  # what some of these need beside the sizes
 
     def heads(self, tensors):
         """Returns w_q (n_head, C, D), w_k (n_kv_head, C, D) as stored. Raises CheckpointError if shapes do not fit."""
         weights = [tensors[name] for name in self.names]
         try:
-            q, k = FORMS[self.form](weights, self.sizes, self.config)
+            q, k = getattr(forms, self.form)(weights, self.sizes, self.config)
             fits = q.ndim == 3 and q.shape[1:] == k.shape[1:] and len(q) == self.sizes.n_head and len(q) % len(k) == 0
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             fits = False
         shapes = ", ".join(f"{name} {tuple(tensors[name].shape)}" for name in self.names)
         require(fits, f"{shapes} do not fit n_head, n_kv_head, head_dim = {tuple(self.sizes)}")
         return q.mT, k.mT
-
-    def read(self, checkpoint):
-        """The same, with the tensors of an opened checkpoint."""
-        [tensors] = checkpoint.stream([self.names])
-        return self.heads(tensors)
 
 
 class Stack(NamedTuple):
@@ -55,10 +49,7 @@ class Stack(NamedTuple):
 
 @only_checkpoint_errors("config.json, or a shape,")
 def find_stacks(config, shapes):
-    """
-    Returns the stacks of self-attention layers in a checkpoint, and what is left out, in words. Raises CheckpointError
-    if q and k are not certain. config: its config.json. shapes: {name: shape} of all tensors.
-    """
+    """Returns a list of Stacks, and what is left out, in words. Raises CheckpointError if q and k are not certain."""
     try:
         return stacks_of_parts(config, shapes)
     except CheckpointError as e:
@@ -179,15 +170,13 @@ def find_layers(row, names, config, shapes):
 
 def count_layers(row, config, weights_of):
     """
-    Which layers of a stack do we score? weights_of: {layer: its weights}. Returns their numbers, the number after the
-    last layer, and in words what is left out (but no layer without a softmax, if the config says which ones these are).
-    Raises CheckpointError if config and tensors contradict each other.
-    Example: layer_types = ["linear_attention", "full_attention"] * 2 -> [1, 3], 4, []
+    Returns which layers of a stack we score, the number after the last one, and in words what is left out.
+    weights_of: {layer: its weights}. Example: layer_types = ["linear_attention", "full_attention"] * 2 -> [1, 3], 4, []
     """
     n_layer = read_size("n_layer", row, config) or len(pick(config, list, *KINDS_OF_LAYERS, default=[]))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
 
-    # which have softmax attention? the config says so, or else we believe the tensors
+    # which have softmax attention? the config says so, or else we believe the tensors, and tell what they lack
     left_out = []
     whole = [i for i in sorted(weights_of) if i < n_layer and len(weights_of[i]) == len(row.weights)]
     softmax = softmax_layers(config, n_layer)
