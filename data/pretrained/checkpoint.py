@@ -41,17 +41,15 @@ torch.serialization.add_safe_globals([argparse.Namespace])  # MAE, DeiT and DINO
 
 
 def find_files(folder, name):
-    """
-    Returns the files of weights, and {tensor: its file} if there is an index. name: the name of a file, or "" to find
-    it. model-00001-of-00002.safetensors stands for the index.json that lists it, and so for both files.
-    """
+    """Returns the files of weights, and {tensor: its file} if there is an index. name: of a file, or "" to find it."""
     # 1) which file? the one that was asked for, or else the first of WEIGHTS
     is_adapter = name.startswith("adapter_") or (not name and "adapter_config.json" in folder.names)
     require(not is_adapter, ADAPTER)
-    there = [known for known in WEIGHTS if known in folder.names]
-    is_certain = name or "ckpt.pt" not in there or len(there) == 1
-    require(is_certain, f"{' and '.join(there)} may be of two models: give the path of one file")
-    name = name or (there or [""])[0]
+    if not name:
+        there = [known for known in WEIGHTS if known in folder.names]
+        is_certain = "ckpt.pt" not in there or len(there) == 1
+        require(is_certain, f"{' and '.join(there)} may be of two models: give the path of one file")
+        name = there[0] if there else ""
     require(name.endswith(SUFFIXES), f"no {', '.join(WEIGHTS)} here, but {', '.join(folder.names):.150}: give the path "
             "of the file of the model, get the index.json of its pieces, or convert it with save_pretrained")
 
@@ -76,9 +74,6 @@ def read_json(folder, file):
         return dict(json.loads(folder.local_path(file).read_bytes()))
 
 
-# ---- what is in them ---------------------------------------------------------------------------------------------
-
-
 class TensorInfo(NamedTuple):
     shape: tuple
     dtype: torch.dtype | str  # a text if it is not one of DTYPES
@@ -87,7 +82,7 @@ class TensorInfo(NamedTuple):
 
 
 def read_safetensors(folder, file):
-    """Returns {name: TensorInfo} for a file, and {}. Refuses what the library would not read either."""
+    """Returns {name: TensorInfo} for a file, and no config. Refuses what the library would not read either."""
     # the file: 8 bytes that hold the length of the header, the header in JSON, and the data
     start = 8 + int.from_bytes(folder.read(file, 0, 8).numpy(), "little")  # where the data begins
     require(start <= min(folder.size(file), 100_000_000), f"{file} is cut short, or no safetensors: get it again")
@@ -115,7 +110,7 @@ def read_safetensors(folder, file):
 
 
 def read_torch(folder, file):
-    """Returns {name: TensorInfo} for a file that torch.save has written, and all that is in it."""
+    """Returns {name: TensorInfo} for a file that torch.save has written, and the config in it, if any."""
     # map it into memory, so that only the wanted tensors are read. Files from before torch 1.6 are no zip: read all
     path = folder.local_path(file)
     can_be_mapped = False
@@ -139,7 +134,7 @@ def read_torch(folder, file):
             tensors[name] = TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
     require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights: save the state_dict() alone")
     folder.bytes_read.append(folder.size(file))
-    return tensors, saved
+    return tensors, config_of_training(saved)
 
 
 def config_of_training(saved):
@@ -162,16 +157,13 @@ def plain_names(tensors):
     return plain
 
 
-# ---- checkpoints -------------------------------------------------------------------------------------------------
-
-
 class Checkpoint(NamedTuple):
     config: dict  # its config.json, or what a training script has in its place
     tensors: dict  # {name in a plain model: TensorInfo}
     n_params: int  # how many elements the floating-point tensors have; tied ones count once
     folder: Folder | None = None  # None: it is in memory
     size: int = 0  # bytes in all its files of weights
-    files: tuple = ()  # their names
+    files: list = []  # their names
 
     @property
     def note(self):
@@ -219,20 +211,19 @@ def open_checkpoint(source):
         contents = dict(zip(files, pool.map(partial(read_file, folder), files)))
 
     # if there is an index, it says which file has a tensor, because others may have old copies
-    tensors, saved = contents[files[0]]
+    tensors, config = contents[files[0]]
     if file_of:
         tensors = {tensor: contents[file][0][tensor] for tensor, file in file_of.items()}
         for in_file, _ in contents.values():
             unlisted = sorted(in_file.keys() - file_of.keys())
             require(not unlisted, f"the index.json does not list {unlisted[:1]} of its files: save the model again")
-    config = config_of_training(saved)
     if not config and "config.json" in folder.names:
         config = read_json(folder, "config.json")
 
     # count parameters. Tied weights are the same bytes, so they have one key
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     size = sum(map(folder.size, files))
-    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, tuple(files))
+    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, files)
 
 
 def read_module(module):

@@ -55,34 +55,30 @@ class HubFolder(Folder):
                       for file in info.siblings if file.rfilename.startswith(inside)}
         self.names = sorted({file.partition("/")[0] for file in self.sizes})
         self.bytes_read = []
-        self.by_range = set()  # files that came by a range before
 
     def size(self, file):
         return self.sizes[file]
-
-    def is_cached(self, file):
-        return isinstance(try_to_load_from_cache(self.repo, self.inside + file, revision=self.commit), str)
 
     def local_path(self, file):
         """Downloads all of a file, unless it is in the cache."""
         return Path(hf_hub_download(self.repo, self.inside + file, revision=self.commit))
 
     def read(self, file, start, n):
-        if self.is_cached(file):
+        path = try_to_load_from_cache(self.repo, self.inside + file, revision=self.commit)
+        if isinstance(path, str):  # it is there
             return super().read(file, start, n)
         self.bytes_read.append(n)
         url = hf_hub_url(self.repo, self.inside + file, revision=self.commit)
         asked = f"{start}-{start + n - 1}"
         # Compressed by the server, a range would be other bytes. No other host gets the token in build_hf_headers.
         headers = build_hf_headers() | {"Range": f"bytes={asked}", "Accept-Encoding": "identity"}
-        if file in self.by_range:
+        if start > 0:
             answer = http_backoff("GET", url, headers=headers, timeout=WAIT)  # asks again if the connection breaks
             self.require_range(answer, file, asked)
-        else:  # a host may send the whole file instead: then hang up after the headers
+        else:  # the first range of a file. A host may send the whole file instead: then hang up after the headers
             with http_stream_backoff("GET", url, headers=headers, timeout=WAIT) as answer:
                 self.require_range(answer, file, asked)
                 answer.read()
-            self.by_range.add(file)
         return torch.from_numpy(numpy.frombuffer(bytearray(answer.content), numpy.uint8))
 
     def require_range(self, answer, file, asked):
@@ -91,9 +87,6 @@ class HubFolder(Folder):
         sent = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")[0]
         require(sent == asked, f"{answer.url.host} does not serve byte ranges of {file}: first get it all with: "
                 f"hf download {self.repo}")
-
-
-# ---- which folder a name means ---------------------------------------------------------------------------------
 
 
 def find_source(name):
