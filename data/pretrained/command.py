@@ -52,10 +52,10 @@ def report_models(args):
 
     if scored:
         tables.show_scores([model.table for model in scored.values()], args)
-    if scored and (args.plot or args.matrices):
-        from . import pictures  # and matplotlib with it
+        if args.plot or args.matrices:
+            from . import pictures  # and matplotlib with it
 
-        pictures.draw([*scored.values()], args)
+            pictures.draw([*scored.values()], args)
     return has_failed
 
 

@@ -16,11 +16,25 @@ DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a
 
 def draw(scored, args):
     """Draws what analyze.py --plot and --matrices ask for. scored: a list of ScoredModels."""
+    # a few models by layer, or more of them by size
     if args.plot:
         stacks = pandas.concat([model.table for model in scored]).groupby(STACK, sort=False)
         named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
-        plot = plot_layers if len(scored) <= LINES else plot_sizes
-        plot(named, args.plot)
+        plot, title = plot_layers, "Scores of each layer"
+        legend = "dotted: mean symmetry, and 95 % range of directionality, by chance"
+        if len(scored) > LINES:
+            plot, title = plot_sizes, "Scores of pretrained models by size"
+            legend = "dots: median over layers; bars: quartiles"
+
+        height = HEIGHT + 0.1 * len(named)  # every stack has its line in the legend
+        with figure(args.plot, 1, 2, height, title) as axes:
+            for axis, score in zip(axes.flat, DRAWN):
+                plot(axis, score, named)
+                put_zero(axis)
+                axis.set_ylabel(f"{score} of $W_{{qk}}$")
+            put_legend(axes.flat, ncols=2, title=legend)
+
+    # and the matrices themselves
     if args.matrices:
         with figure(args.matrices, len(scored), 2, height=3.3) as axes:
             for panels, model in zip(axes, scored):
@@ -31,51 +45,41 @@ def kind_of(rows):
     return KINDS.get(rows["causal"].iloc[0], "causal unknown")
 
 
-def plot_layers(stacks, path):
-    """Draws a few stacks by layer, a line each, their heads as dots, and dotted what chance gives to it."""
-    is_causal = {"encoder": False, "decoder": True}
-    style_of = styles({name: is_causal.get(kind_of(rows)) for name, rows in stacks})
-    with figure(path, 1, 2, HEIGHT + 0.1 * len(stacks), "Scores of each layer") as axes:
-        for axis, score in zip(axes.flat, DRAWN):
-            for name, rows in stacks:
-                layers, heads, style = whole_layers(rows), rows[rows["head"].notna()], style_of[name]
-                axis.plot(heads["layer"], heads[score], ".", color=style["color"], alpha=0.3)
-                axis.plot(layers["layer"], layers[score], "o", ms=4, label=f"{name} ({kind_of(rows)})", **style)
-                end = layers["directionality_95"]
-                for line in [layers["symmetry_chance"]] if score == "symmetry" else [-end, end]:
-                    axis.plot(layers["layer"], line, color=style["color"], ls=":", lw=1, marker="_")
-            put_zero(axis)
-            axis.set(xlabel="layer", ylabel=f"{score} of $W_{{qk}}$")
-            axis.locator_params(axis="x", integer=True)
-        put_legend(axes.flat, ncols=2, title="dotted: mean symmetry, and 95 % range of directionality, by chance")
+def plot_layers(axis, score, stacks):
+    """Draws a few stacks, pairs of a name and rows, by layer: a line each, heads as dots, dotted what chance gives."""
+    style_of = styles({name: rows["causal"].iloc[0] for name, rows in stacks})
+    for name, rows in stacks:
+        layers, heads, style = whole_layers(rows), rows[rows["head"].notna()], style_of[name]
+        axis.plot(heads["layer"], heads[score], ".", color=style["color"], alpha=0.3)
+        axis.plot(layers["layer"], layers[score], "o", ms=4, label=f"{name} ({kind_of(rows)})", **style)
+        end = layers["directionality_95"]
+        for line in [layers["symmetry_chance"]] if score == "symmetry" else [-end, end]:
+            axis.plot(layers["layer"], line, color=style["color"], ls=":", lw=1, marker="_")
+    axis.set_xlabel("layer")
+    axis.locator_params(axis="x", integer=True)
 
 
-def plot_sizes(stacks, path):
-    """Draws models by size. The number at a dot refers to the legend."""
-    height = HEIGHT + 0.1 * len(stacks)  # every stack has its line in the legend
+def plot_sizes(axis, score, stacks):
+    """Draws the same by the size of their models. The number at a dot refers to the legend."""
     sizes = [rows["params"].iloc[0] for _, rows in stacks]
-    with figure(path, 1, 2, height, "Scores of pretrained models by size") as axes:
-        for axis, score in zip(axes.flat, DRAWN):
-            for number, (size, (name, rows)) in enumerate(zip(sizes, stacks), 1):
-                # what chance gives, in grey
-                kind, layers = kind_of(rows), whole_layers(rows)
-                mean, end = layers["symmetry_chance"].median(), layers["directionality_95"].median()
-                if score == "symmetry":
-                    label = "random matrices in the same directions"
-                    axis.plot(size, mean, "_", ms=12, mew=2, color="0.6", label=label)
-                else:
-                    axis.vlines(size, -end, end, color="0.85", lw=5, zorder=0, label="95 % of random matrices")
+    for number, (size, (name, rows)) in enumerate(zip(sizes, stacks), 1):
+        # what chance gives, in grey
+        kind, layers = kind_of(rows), whole_layers(rows)
+        if score == "symmetry":
+            mean = layers["symmetry_chance"].median()
+            axis.plot(size, mean, "_", ms=12, mew=2, color="0.6", label="random matrices in the same directions")
+        else:
+            end = layers["directionality_95"].median()
+            axis.vlines(size, -end, end, color="0.85", lw=5, zorder=0, label="95 % of random matrices")
 
-                # the model itself, with a number that the legend explains
-                q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
-                draw_bar(axis, size, q1, median, q3, marker="o", color=COLOURS[kind], label=kind)
-                axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
-                axis.plot([], [], " ", label=f"{number} {name}")  # in the legend alone
-            put_zero(axis)
-            axis.set(xscale="log", xlabel="parameters", ylabel=f"{score} of $W_{{qk}}$")
-            axis.set_xlim(min(sizes) / 4, max(sizes) * 4)  # a power of ten is in it
-            axis.xaxis.set_minor_formatter("")  # between powers of ten, labels would lie on each other
-        put_legend(axes.flat, ncols=2, title="dots: median over layers; bars: quartiles")
+        # the model itself, with a number that the legend explains
+        q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
+        draw_bar(axis, size, q1, median, q3, marker="o", color=COLOURS[kind], label=kind)
+        axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
+        axis.plot([], [], " ", label=f"{number} {name}")  # in the legend alone
+    axis.set(xscale="log", xlabel="parameters")
+    axis.set_xlim(min(sizes) / 4, max(sizes) * 4)  # a power of ten is in it
+    axis.xaxis.set_minor_formatter("")  # between powers of ten, labels would lie on each other
 
 
 def draw_pair(axes, model):
@@ -93,9 +97,10 @@ def draw_pair(axes, model):
 
     # on the left, the first of these as a matrix
     matrix, pairs = axes
-    n = min(LARGEST, len(m))
-    strong = np.quantile(np.abs(m[:n, :n]), 0.97)  # the scores do not depend on the size of M, nor do the colours
-    matrix.imshow(m[:n, :n], cmap="RdBu_r", vmin=-strong, vmax=strong, interpolation="nearest")
+    largest = m[:LARGEST, :LARGEST]
+    n = len(largest)
+    strong = np.quantile(np.abs(largest), 0.97)  # the scores do not depend on the size of M, nor do the colours
+    matrix.imshow(largest, cmap="RdBu_r", vmin=-strong, vmax=strong, interpolation="nearest")
     matrix.plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
     matrix.spines[["top", "right"]].set_visible(True)
     matrix.set(xticks=[], yticks=[], ylabel="query side",
