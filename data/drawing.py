@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 
-from matplotlib import colormaps
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 
 from .atomic import replacing
@@ -38,7 +37,7 @@ def short(name):
     return printable(name).replace("$", r"\$")  # or it would be a formula
 
 
-def panels(path, titles, words, title=""):
+def panels(path, titles, words, title):
     """Gives an axis for each of at most four measures, {measure: its title}, and then saves the picture."""
     n_rows = 2 if len(titles) == 4 else 1
     height = 1.5 * HEIGHT if len(titles) == 1 else HEIGHT  # one panel is as wide as the page, so make it higher
@@ -80,17 +79,6 @@ def put_legend(axes, ncols=3, title=None):
 def draw_bar(axis, x, q1, median, q3, **style):
     """Draws a dot at the median, and a bar from quartile to quartile."""
     axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)
-
-
-def draw_layers(axis, layers, chance=None):
-    """Draws a line for each layer. layers: a DataFrame (S, L) of scores by step. chance: the same, dotted."""
-    last = layers.shape[1] - 1
-    for i, name in enumerate(layers):
-        colour = colormaps["viridis"](0.9 * i / max(1, last))  # the last tenth is too light for a line
-        label = f"layer {i}" if i in (0, last) else None
-        axis.plot(layers[name], color=colour, label=label)
-        if chance is not None and i < chance.shape[1]:
-            axis.plot(chance.iloc[:, i], ":", color=colour, lw=1)
 
 
 def put_steps(axis):
