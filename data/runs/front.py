@@ -30,12 +30,11 @@ def draw_front(arms, path):
                 draw_seeds(axis, arms[decoder].curves(score), "decoder", True, side="top", color=DECODER, lw=2.4)
             chance = arms[encoder].curves("chance").mean(axis="columns")
             panels[0].plot(chance, "--", color="0.4", lw=1.2)
+            if encoder == "learned":  # where there is room for a word
+                put_name(panels[0], chance, "chance", "0.4", "center")
 
-        # words at the left, where there is room for them
         for axis, label in zip(axes[:, 0], AXES.values()):
             axis.set_ylabel(label)
-        chance = arms["learned"].curves("chance").mean(axis="columns")
-        put_name(axes[0, 0], chance, "chance", "0.4", "center")
         axes[0, 0].set_ylim(-0.15, 0.7)  # early, a few seeds of rotary encoders are above
 
 

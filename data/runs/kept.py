@@ -15,8 +15,6 @@ from config import FACTS, as_now, differing_keys, may_differ, require
 from data.atomic import replacing
 from data.runs.read import DIGITS, Runs, read_run
 
-ORIGIN = "commit", "python", "torch", "device_name"  # of steps; only older runs have python
-
 
 def write_comparison(path, arms):
     """Writes {name: Runs}. Raises ConfigError if a file at path would lose a run, or a step of one."""
@@ -24,7 +22,12 @@ def write_comparison(path, arms):
         require(not re.search("[#,\n]", name), f"{name!r} is no name for a CSV file: rename its folders")
     if Path(path).exists():
         for old in read_comparison(path):
-            require_kept(old, arms, path)
+            new = arms.get(old.name)
+            has_all = new and old.table.index.isin(new.table.index).all()
+            require(has_all, f"{path} would lose runs of {old.name}, or steps of them: give another --csv")
+            for key in differing_keys([old.config, new.config]):
+                require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another "
+                        "--csv")
 
     # a line with the configuration of each arm, and then the rows of all
     lines = []
@@ -37,25 +40,13 @@ def write_comparison(path, arms):
         temporary.write_text("\n".join(lines), encoding="utf-8", newline="\n")
 
 
-def require_kept(old, arms, path):
-    """Raises ConfigError if arms do not have all rows of an arm that is in the file at path, or another setting."""
-    new = arms.get(old.name)
-    has_all = new and old.table.index.isin(new.table.index).all()
-    require(has_all, f"{path} would lose runs of {old.name}, or steps of them: give another --csv")
-    for key in differing_keys([old.config, new.config]):
-        require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another --csv")
-
-
 def is_kept(key):
     """Returns whether the file of a comparison has this key of its runs."""
     return key != "seed" and not may_differ(key, "how")
 
 
 def read_comparison(path):
-    """
-    Returns the arms, a list of Runs, in a file of write_comparison. Raises ConfigError if it is none, or if its runs
-    have a key that this code does not know.
-    """
+    """Returns the arms in a file, a list of Runs. ConfigError: it is no comparison, or has a key that is not known."""
     require(Path(path).exists(), f"there is no file or folder {path}")
     comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text("utf-8"), re.MULTILINE)
     configs = {name: json.loads(keys) for name, keys in comments}  # {"": of all arms, name of an arm: its own}
@@ -93,7 +84,7 @@ def add_runs(arm, more):
 
     # where the steps come from: together they may have several commits, say
     config = dict(arm.config)
-    for key in ORIGIN:
+    for key in "commit", "python", "torch", "device_name":  # only older runs have python
         if key in config:
             config[key] = sorted({*config[key], *more.config.get(key, [])})
     return Runs(arm.name, config, pandas.concat([arm.table, more.table]))

@@ -1,7 +1,4 @@
-"""
-Draws the arms of a comparison, {name: Runs}: thin lines are seeds, and a thick one is their mean. The first encoder is
-blue and the first decoder purple.
-"""
+"""Draws the arms of a comparison, {name: Runs}: thin lines are seeds, and a thick one is their mean."""
 
 import pandas
 
@@ -10,11 +7,8 @@ from data.drawing import DASHES, DECODER, ENCODER, panels, put_name, short, styl
 from data.runs.curves import CHANCES, TITLES, plot_run
 
 
-def plot_arms(arms, path, planned, only=None, title=""):
-    """
-    Draws one run, or the means over seeds of at most four measures: the loss, what planned tests measure, and scores.
-    only: the one measure to draw, with names at the lines, or None.
-    """
+def plot_arms(arms, path, planned, only, title):
+    """Draws one run, or the arms. planned: measures of tests. only: one measure, with names at its lines, or None."""
     first, *others = arms.values()
     if not others and len(first.seeds()) == 1:
         return plot_run(first, path)
@@ -84,10 +78,7 @@ def draw_seeds(axis, curves, name, is_named, begin=0, side="bottom", **style):
 
 
 def family_of(arms):
-    """
-    Returns two dicts by arm: the step at which it begins, and the style of its line. A child begins where its parent
-    ends. Then the colour says whether attention is causal, and the dashes where the line has come from.
-    """
+    """Returns two dicts by arm: the step at which it begins, where its parent ends, and the style of its line."""
     begins, roots = {}, {}
     for name in arms:
         # go back to the arm that began with no other's weights, and count the steps
@@ -100,6 +91,7 @@ def family_of(arms):
     if not any(begins.values()):
         return begins, styles(causal_of)
 
+    # the colour says whether attention is causal, and the dashes from which arm the line has come
     style_of = {}
     families = list(dict.fromkeys(roots.values()))  # each once, in the order of the arms
     for name, causal in causal_of.items():

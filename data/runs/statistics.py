@@ -1,8 +1,6 @@
 """
-The statistics of a comparison: exact sign flips of pairs, their interval, Holm's correction, and the steps saved.
-
-Two settings that ran with the same seeds are compared in pairs, a difference for each seed. What both runs of a pair
-share, such as an easy first batch, is not in the difference.
+The statistics of a comparison: exact sign flips of pairs, their interval, Holm's correction, and the steps saved. Two
+runs of one seed are a pair. What both share, such as an easy first batch, is not in their difference.
 """
 
 import numpy as np
@@ -20,13 +18,10 @@ def subset_sums(values):
 
 
 def sign_flip(differences):
-    """
-    Returns the exact two-sided p: could seeds alone have made these n differences?
-
-    If two arms were the same, each pair could as well have come out the other way round, and its difference would have
-    the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum is at least
-    as far from 0 as the one we saw. If all have one sign, no other sum is as far: p cannot be below 2 / 2^n.
-    """
+    """Returns the exact two-sided p: could seeds alone have made these n differences?"""
+    # If two arms were the same, each pair could as well have come out the other way round, and its difference would
+    # have the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum is
+    # at least as far from 0 as the one we saw. If all have one sign, no other sum is as far: p is at least 2 / 2^n.
     observed = np.sum(differences)
     sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
     rounding = 1e-9 * np.abs(differences).sum()
@@ -34,14 +29,11 @@ def sign_flip(differences):
 
 
 def confidence_interval(differences):
-    """
-    Returns the lowest and the highest d that sign_flip does not reject at 0.05, if d is subtracted from every
-    difference. (nan, nan) for fewer than six pairs.
-
-    Turn the signs of m of these numbers. Their sum changes by -2 (sum of the m differences - m d), so it does not fall
-    if the mean of the m differences is at most d. The share of subsets with such a mean is the one-sided p of d
-    (Hartigan 1969, "Using Subsample Values as Typical Values", JASA 64).
-    """
+    """Returns the ends of the 95 % confidence interval, (nan, nan) for fewer than six pairs."""
+    # They are the lowest and the highest d that sign_flip does not reject at 0.05, if d is subtracted from every
+    # difference. Turn the signs of m of these numbers. Their sum changes by -2 (sum of the m differences - m d), so it
+    # does not fall if the mean of the m differences is at most d. The share of subsets with such a mean is the
+    # one-sided p of d (Hartigan 1969, "Using Subsample Values as Typical Values", JASA 64).
     sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
     means = np.sort(sums[1:] / sizes[1:])  # the empty subset has none
     n_outside = int(0.05 / 2 * len(sums)) - 1  # leave out 2.5 of 100 at each end; the empty one counts at both
@@ -51,12 +43,9 @@ def confidence_interval(differences):
 
 
 def holm(ps):
-    """
-    Returns the p of m tests after Holm's correction, a Series. Example: [0.01, 0.04, 0.03] -> [0.03, 0.06, 0.06]
-
-    Of 20 tests without any effect one is expected below 0.05. So the smallest p is multiplied by m. If it is still
-    significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
-    """
+    """Returns the p of m tests after Holm's correction, a Series: [0.01, 0.04, 0.03] -> [0.03, 0.06, 0.06]"""
+    # Of 20 tests without any effect one is expected below 0.05. So the smallest p is multiplied by m. If it is still
+    # significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
     ordered = pandas.Series(ps, dtype=float).sort_values()
     n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
     corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
@@ -73,11 +62,9 @@ def of_differences(differences):
 
 
 def speed_up(loss, baseline_loss, window=3):
-    """
-    Returns the share of updates that an arm saves: 1 - t / T, where T is the last step of the baseline, and t the first
-    at which the loss is at or below the baseline's last one. -inf if it never is, nan if the baseline made no step.
-    window: how many evaluations are averaged, because one loss may be low by chance; the paper's Table 1 has 1.
-    """
+    """Returns the share of updates that an arm saves. -inf: it never gets there; nan: the baseline made no step."""
+    # It is 1 - t / T. T is the last step of the baseline, and t the first at which the loss is at or below the last one
+    # of the baseline, each a mean of some evaluations, because one may be low by chance. The paper's Table 1 has one.
     loss, baseline_loss = loss.loc[1:], baseline_loss.loc[1:]  # step 0, where the loss is far higher, is in no mean
     if baseline_loss.empty:
         return np.nan
