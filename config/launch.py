@@ -17,16 +17,13 @@ from config import ROOT
 
 
 def do_all(generations, n_jobs):
-    """
-    Does the runs of a plan, n_jobs at once. generations: what config.plan.commands returns; the next one begins when
-    all runs of this one have ended. Returns in words what went wrong, "" if nothing did.
-    """
+    """Does the runs of config.plan.commands, n_jobs at once. Returns in words what went wrong, "" if nothing did."""
     processes, failed = [], []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be killed is the same as Ctrl-C
 
     with tqdm(total=sum(map(len, generations)), unit="run") as bar, ThreadPoolExecutor(n_jobs) as pool:
         for runs in generations:
-            # each thread of the pool does one run at a time, and waits until its process has ended
+            # each thread of the pool does one run at a time, until its process ends. Children begin after all parents
             futures = [pool.submit(do, folder, words, processes) for folder, words in runs]
             try:
                 for future in as_completed(futures):

@@ -2,9 +2,6 @@
 Writes a trained model as a BERT of Hugging Face's transformers (BertForMaskedLM or BertLMHeadModel).
 
     python -m data.export out/tiny    # writes out/tiny/bert: config.json and model.safetensors
-
-It is written only if theirs has the same logits. So what is no BERT is refused: other positions than learned ones, or
-a block of your own.
 """
 
 import argparse
@@ -52,7 +49,7 @@ def to_hf(model):
 
 @torch.no_grad()
 def to_bert(model):
-    """Returns the same model in transformers. Raises ConfigError unless it has the same logits, for random ids."""
+    """Returns the same model in transformers. ConfigError: no BERT, so it has other logits (rotary, your own block)."""
     from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
     config, state = to_hf(model)

@@ -136,27 +136,21 @@ def write_splits(folder, meta, texts):
     write_json(folder / "meta.json", meta | dict(tokens=n_tokens, sha256=sha256))
 
 
-def make_encode(meta):
-    """Returns a function that turns a text into its ids, (N,). meta: what meta.json says."""
-    if meta["tokenizer"] == "bytes":
-        return lambda text: np.frombuffer(text.encode(), np.uint8)
-    encoding = tiktoken.get_encoding(meta["tokenizer"])  # an OSError if its files can be neither found nor fetched
-
-    def encode(text):
-        pieces = PIECES.findall(text) or [""]
-        # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
-        return np.concatenate([encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
-
-    return encode
-
-
 def encode_all(texts, meta):
-    """Yields the split and the ids (N,) of each text, in order. texts: what read_all yields."""
-    encode = make_encode(meta)
+    """Yields the split and the ids (N,) of each text, in order. texts: what read_all yields. meta: for meta.json."""
+    if meta["tokenizer"] != "bytes":
+        encoding = tiktoken.get_encoding(meta["tokenizer"])  # OSError: its files can be neither found nor fetched
 
-    def encode_one(pair):
+    def encode(pair):
         text, sha256 = pair
-        ids = encode(" ".join(text) if meta["spaced"] else text)
+        if meta["spaced"]:
+            text = " ".join(text)
+        if meta["tokenizer"] == "bytes":
+            ids = np.frombuffer(text.encode(), np.uint8)
+        else:
+            # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
+            pieces = PIECES.findall(text) or [""]
+            ids = np.concatenate([encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
         # otherwise an id would wrap around in the file
         assert np.max(ids, initial=0) < meta["n_vocab"] < np.iinfo(meta["dtype"]).max, "dtype is too small for the ids"
 
@@ -168,4 +162,4 @@ def encode_all(texts, meta):
     with ThreadPoolExecutor() as pool:
         # 256 texts at a time, because pool.map reads its whole input first
         while batch := list(itertools.islice(texts, 256)):
-            yield from pool.map(encode_one, batch)
+            yield from pool.map(encode, batch)

@@ -30,16 +30,14 @@ def print_tables(models, rows):
     """Prints how many rows of Tables S2 and S3 are of W_qk, and how well the scores tell the models apart."""
     n_wqk = (rows["matrix"] == "wqk").sum()
     print(f"Tables S2 and S3: {n_wqk} of {len(rows)} rows are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
-    print_separation(models)
 
-
-def print_separation(models):
-    """Prints how well each score tells the encoders of Figure 2 from its decoders, with and without other matrices."""
+    # in Figure 2, compare each encoder with each decoder
     models = drawn_in(models, "2")
-    n_wqk = (models["matrix"] == "wqk").sum()
-    print(f"Figure 2: {n_wqk} of {len(models)} models are scored on W_qk, and {len(models) - n_wqk} on another matrix.")
+    of_wqk = models[models["matrix"] == "wqk"]
+    print(f"Figure 2: {len(of_wqk)} of {len(models)} models are scored on W_qk, and {len(models) - len(of_wqk)} on "
+          "another matrix.")
     print("Pairs of an encoder and a decoder of Figure 2 in which the encoder has the higher score:")
-    for words, chosen in ("of W_qk alone", models[models["matrix"] == "wqk"]), ("all rows", models):
+    for words, chosen in ("of W_qk alone", of_wqk), ("all rows", models):
         encoders, decoders = chosen[chosen["causal"] == 0], chosen[chosen["causal"] == 1]
         pairs = encoders.merge(decoders, "cross", suffixes=("", "_of_decoder"))
         shares = [f"{score} {(pairs[score] > pairs[f'{score}_of_decoder']).mean():.1%}" for score in SCORES]
@@ -76,9 +74,6 @@ def draw_model(axis, model, score):
                   label="crossed out: not a score of $W_{qk}$")
 
 
-# ---- training runs: Table 1 --------------------------------------------------------------------------------------
-
-
 def print_table_1(curves, trajectories):
     """Prints Table 1, with the scores at the end, medians over layers; and the layers of the small encoders."""
     rows, layers = {}, {}
@@ -93,9 +88,6 @@ def print_table_1(curves, trajectories):
     print(pandas.DataFrame(rows).T.to_string(float_format="{:.3f}".format))
     print("Symmetry of each layer of their small encoders at the end:")
     print(pandas.DataFrame(layers).T.rename_axis(columns="layer").to_string(float_format="{:.2f}".format))
-
-
-# ---- public models -----------------------------------------------------------------------------------------------
 
 
 def draw_public(models, path):

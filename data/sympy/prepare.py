@@ -21,12 +21,9 @@ DIGESTS = {
                  val="864229814e70978118efa8b99d33ab15c8f2cfa696445987b2bb1d7842bec384"),
 }
 # Written by programs, not by people, or mostly digits: 30 files, 1.0 MB.
-GENERATED = (
-    "assumptions/ask_generated.py", "core/assumptions_generated.py", "core/tests/test_complex.py",
-    "ntheory/tests/test_bbp_pi.py", "parsing/autolev/_antlr/", "parsing/autolev/test-examples/",
-    "parsing/latex/_antlr/", "polys/benchmarks/bench_solvers.py", "polys/numberfields/resolvent_lookup.py",
-    "polys/polyquinticconst.py",
-)
+GENERATED = tuple("""assumptions/ask_generated.py core/assumptions_generated.py core/tests/test_complex.py
+    ntheory/tests/test_bbp_pi.py parsing/autolev/_antlr/ parsing/autolev/test-examples/ parsing/latex/_antlr/
+    polys/benchmarks/bench_solvers.py polys/numberfields/resolvent_lookup.py polys/polyquinticconst.py""".split())
 SYMPY = Path(importlib.util.find_spec("sympy").origin).parent  # find_spec does not import it
 
 
