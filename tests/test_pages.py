@@ -56,8 +56,8 @@ def test_the_picture_of_readme_has_a_line_for_each_seed_and_names_at_the_ends(tm
 
 SHORT = ["--max_iters=2", "--eval_interval=2", "--eval_iters=1", "--score_interval=2", "--compile=off"]
 NOT_HERE = (  # how lines begin that need a network, its corpus or a GPU, or that another test runs
-    "git clone", "python analyze.py --hf llama3-8b", "python data/wikipedia/prepare.py", "torchrun",
-    "python -m data.runs out/plans", "python -m data.runs.front", "pip install", "pytest",
+    "git clone", "python train.py config/bert_mini.py", "python analyze.py --hf llama3-8b", "torchrun",
+    "python data/wikipedia/prepare.py", "python -m data.runs out/plans", "pip install",
     "python tests/exercises/micro.py", "python -m config.plan")
 PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main,
             "data.runs": runs.main, "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
