@@ -27,9 +27,9 @@ def do_all(generations, n_jobs):
             futures = [pool.submit(do, folder, words, processes) for folder, words in runs]
             try:
                 for future in as_completed(futures):
-                    folder, status = future.result()
-                    if status != 0:
-                        failed.append(f"{folder} failed: see its output.txt")
+                    folder, problem = future.result()
+                    if problem:
+                        failed.append(f"{folder} failed: {problem}")
                     bar.update()
                     bar.set_postfix(failed=len(failed))
 
@@ -45,11 +45,14 @@ def do_all(generations, n_jobs):
 
 
 def do(folder, words, processes):
-    """Does one run, whose process it adds to a list. Returns its folder and its exit status."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    """Does one run, whose process it adds to a list. Returns its folder and, in words, what went wrong or ""."""
     argv = [sys.executable, ROOT / "train.py", *words]
     env = os.environ | dict(PYTHONIOENCODING="utf-8", PYTHONUNBUFFERED="1")  # on every system; at once
-    with open(Path(folder, "output.txt"), "ab") as output:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with open(Path(folder, "output.txt"), "ab") as output:
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env)
+    except OSError as e:  # such as a file where the folder should be, or a full disk
+        return folder, str(e)
     processes.append(process)
-    return folder, process.wait()
+    return folder, "see its output.txt" if process.wait() else ""

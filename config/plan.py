@@ -48,6 +48,9 @@ def read_plan(path):
     require(lowest_p < 0.05, f"{path}: no p can be below {lowest_p:.2g}: plan fewer tests, or more seeds")
 
     for arm in plan.arms:
+        # an arm is a folder, a cell of a CSV file, and a part of a difference
+        is_name = not re.search(r"[,#/\\\n]| - ", arm) and arm != "0"
+        require(is_name, f"{path}: {arm!r} is no name for an arm: it may not be 0, nor have , # / \\ or ' - '")
         is_child = n_ancestors(plan, arm) > 0
         require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
         taken = {"seed", "out_dir", "init_from"} & plan.arms[arm].keys()
@@ -63,11 +66,17 @@ def read_plan(path):
         lefts, rights = left.split(" - "), right.split(" - ")
         if right == "0" and len(measures) == 2 and len(lefts) == 1:
             rights = lefts
-        if direction not in (">", "<") or len(lefts) != len(rights) or not plan.arms.keys() >= {*lefts, *rights}:
-            raise ConfigError(f"{test}: expected '>' or '<' between two arms, or two differences 'arm - arm'")
-        keys = task_keys([plan.keys_of(arm)[1] for arm in lefts + rights])
-        if is_of_losses(measure) and keys:
-            raise ConfigError(f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
+        are_sides = len(lefts) == len(rights) <= 2 and plan.arms.keys() >= {*lefts, *rights}
+        require(direction in (">", "<") and are_sides,
+                f"{test}: expected '>' or '<' between two arms, or two differences 'arm - arm'")
+        configs = [plan.keys_of(arm)[1] for arm in lefts + rights]
+        keys = task_keys(configs)
+        require(not is_of_losses(measure) or not keys,
+                f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
+        n_layer = min(config["n_layer"] for config in configs)
+        layers = [int(layer) for layer in re.findall(r"_(\d+)(?= - |$)", measure)]
+        require(max(layers, default=0) < n_layer or measure.startswith(STEPS_TO),
+                f"{test}: its arms have layers 0 to {n_layer - 1}")
     return plan
 
 
@@ -84,8 +93,10 @@ def is_of_losses(measure):
 
 
 def is_measure(name):
-    """Returns whether this may be a measure, maybe one of a layer. Some pass that no run has, such as loss_0."""
+    """Returns whether runs have a measure of this name: steps_to_X, a loss, or a score, maybe of a layer."""
     of_layers = re.sub(r"_\d+$", "", name).removeprefix("positions_")
+    if of_layers in ("loss", "train_loss"):
+        return of_layers == name
     return of_layers in MEASURES or re.fullmatch(rf"{STEPS_TO}\d+(\.\d+)?", name) is not None
 
 

@@ -72,6 +72,13 @@ def test_a_run_that_fails_is_named_others_go_on_and_children_wait_for_all_parent
     assert "train.py: no" in Path("x/b/output.txt").read_text("utf-8")
 
 
+def test_a_run_that_cannot_be_started_is_named_and_the_others_and_all_children_go_on(said):
+    Path("x").mkdir()
+    Path("x/a").write_text("a file where its folder should be")
+    assert launch.do_all([runs("a", "d"), runs("of_d")], 1) == "x/a failed: [Errno 17] File exists: 'x/a'"
+    assert said.read_text().splitlines() == ["begin d", "end d", "begin of_d", "end of_d"]
+
+
 def test_to_stop_the_command_ends_its_runs(said):
     def stop():
         while not said.exists():

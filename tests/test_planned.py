@@ -43,12 +43,26 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     ("[('symmetry', 'a - b', '>', 'c')]", ["mine.py"], "a - b > c: expected"),
     ("[('loss', 'a', '<', 'c')]", ["mine.py"], "these differ in causal"),
     ("[('symetry', 'a', '>', 'b')]", ["mine.py"], "planned test of symetry, which no run has"),
+    ("[('loss_0', 'a', '<', 'b')]", ["mine.py"], "planned test of loss_0, which no run has"),
+    ("[('positions_loss', 'a', '<', 'b')]", ["mine.py"], "planned test of positions_loss, which no run has"),
+    ("[('steps_to_1,8', 'a', '<', 'b')]", ["mine.py"], "planned test of steps_to_1,8, which no run has"),
+    ("[('symmetry', 'a - b - d', '>', 'b - a - d')]", ["mine.py"], "two differences 'arm - arm'"),
+    ("[('symmetry_2', 'a', '>', 'b')]", ["mine.py"], "symmetry_2, a > b: its arms have layers 0 to 1"),
+    ("[('heads_1 - symmetry_2', 'a', '>', '0')]", ["mine.py"], "its arms have layers 0 to 1"),
 ])
 def test_a_plan_that_cannot_be_done_is_refused_in_one_line_and_prints_no_run(tmp_path, capsys, planned, argv, words):
     write_plan(tmp_path / "mine.py", planned, dict(c=dict(causal=True)))
     with pytest.raises(SystemExit) as e:
         main([str(tmp_path / word) if word == "mine.py" else word for word in argv])
     assert words in e.value.code and "\n" not in e.value.code and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["p/q", "p\\q", "a,b", "a#", "a - b", "0"])
+def test_an_arm_whose_name_is_no_folder_no_cell_or_a_difference_is_refused_before_its_hours(tmp_path, name):
+    plan = write_plan(tmp_path / "plan.py", [])
+    plan.write_text(plan.read_text() + f"\narms[{name!r}] = {{}}")
+    with pytest.raises(ConfigError, match="is no name for an arm"):
+        read_plan(plan)
 
 
 @pytest.mark.parametrize("argv, ends_well", [(["--help"], True), (["position", "--run"], False)])

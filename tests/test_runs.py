@@ -142,7 +142,18 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
     assert [arm.config["commit"] for arm in kept.pool([path]).values()] == [["c1", "c2", "c3"], ["c1"]]
 
 
+def test_the_first_line_says_which_runs_are_of_other_commits_or_of_code_that_is_in_none(tmp_path):
+    same = [write_run(tmp_path / f"a-{seed}", seed=seed, commit="a" * 40) for seed in (1, 2)]
+    assert printed(*same)[0][0] == "arm"
+    dirty = write_run(tmp_path / "b-1", commit=f"{'b' * 40}-dirty")
+    said, *_ = printed(*same, dirty, write_run(tmp_path / "a-3", seed=3, commit=f"{'b' * 40}-dirty"))
+    assert " ".join(said) == "Runs are of differing code (-dirty: of no commit): aaaaaaa (a); bbbbbbb-dirty (a, b)"
+    said, *_ = printed(dirty)
+    assert " ".join(said) == "Runs are of differing code (-dirty: of no commit): bbbbbbb-dirty (b)"
+
+
 @pytest.mark.parametrize("argv, words", [
+    ("a-1 --measure steps_to_1,8", "no run has steps_to_1,8"),
     ("a-1 b-1 --arms c", "no arm is called c: there are a, b"),
     ("a-1 c.csv", "two runs called a have the seed 1"),
     ("other/a-2 c.csv", "two runs called a differ in of_a_fork"),
@@ -181,6 +192,15 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
     assert all(any(reason in row for row in of_layers) for reason in others)
     rows = printed(*folders, "--measure", "symmetry")[1:8]  # a score means the same in all tasks
     assert ["baseline" in row for row in rows] == [True] + 6 * [False]
+
+
+def test_a_measure_that_some_runs_lack_names_the_arms_that_it_leaves_out(tmp_path):
+    folders = [write_run(tmp_path / f"a-{seed}", seed=seed, n_layer=3) for seed in (1, 2)]
+    folders += [write_run(tmp_path / f"{name}-1") for name in "bc"]
+    said, _, row, *legend = printed(*folders, "--measure", "symmetry_2")
+    assert " ".join(said) == "Left out, because not all of their runs have symmetry_2: b, c"
+    assert row[0] == "a" and legend[0][0] == "n:"
+    assert printed(*folders)[0][0] == "arm"
 
 
 def test_single_runs_whose_names_end_in_a_digit_are_told_how_runs_find_each_other(tmp_path):

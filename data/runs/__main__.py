@@ -8,13 +8,14 @@ Runs of one setting are in folders SETTING-SEED, such as bi-1 and bi-2. The sett
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
 import pandas
 
 from config import ROOT, ConfigError, differing_keys, may_differ, require
-from config.plan import STEPS_TO, read_plan
+from config.plan import STEPS_TO, is_measure, read_plan
 from data.runs.compare import LEGEND, OF_KERNEL, arms_table, comparison_table, layers_table, steps_table, tests_table
 from data.runs.kept import is_kept, pool, write_comparison
 
@@ -31,6 +32,8 @@ def report_runs(args):
     if len(arms) > 1 and all(len(arm.seeds()) == 1 and name[-1].isdigit() for name, arm in arms.items()):
         print("Each is a setting of its own: runs of one setting are in folders SETTING-SEED, such as bi-1 and bi-2")
 
+    say_commits(arms)
+
     # 3) do the planned tests. They compare all arms, at the end, whatever is chosen below
     planned = plan.planned if plan else []
     if planned and unfinished(arms):
@@ -43,6 +46,8 @@ def report_runs(args):
     for name in chosen:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     arms = {name: arm for name, arm in arms.items() if name in chosen}
+    is_step = (args.measure or "").startswith(STEPS_TO)
+    require(not is_step or is_measure(args.measure), f"no run has {args.measure}, such as steps_to_1.8")
     is_plain = not (args.arms or args.all or args.measure or args.by_layer)
     tested = [measure for measure, *_ in planned] if is_plain else []
 
@@ -58,6 +63,17 @@ def report_runs(args):
     if args.by_layer and any(len(arm.layers("from_positions")) for arm in arms.values()):
         tables.append(layers_table(arms, time, OF_KERNEL))
     print_tables([*tables, *tests])
+
+
+def say_commits(arms):
+    """Prints which runs are of differing code, or of code that is in no commit."""
+    arms_of = {}  # {commit: the names of its arms}
+    for name, arm in arms.items():
+        for commit in arm.config["commit"]:
+            arms_of.setdefault(commit, []).append(name)
+    if len(arms_of) > 1 or any(commit.endswith("-dirty") for commit in arms_of):
+        words = [f"{re.sub('(?<=^.{7})[0-9a-f]*', '', commit)} ({', '.join(names)})" for commit, names in arms_of.items()]
+        print("Runs are of differing code (-dirty: of no commit):", "; ".join(words))
 
 
 def table_of(args, arms, time, tested, is_plain):

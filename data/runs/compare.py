@@ -137,8 +137,11 @@ def steps_to(arm, measure):
 
 def comparison_table(arms, measure, has_all):
     """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
-    arms = {name: arm for name, arm in arms.items() if end_of(arm, measure).notna().all()}
+    left_out = [name for name, arm in arms.items() if not end_of(arm, measure).notna().all()]
+    arms = {name: arm for name, arm in arms.items() if name not in left_out}
     require(arms, f"no run has {measure}: data/results/csv/README.md says what runs have")
+    if left_out:
+        print(f"Left out, because not all of their runs have {measure}: {', '.join(left_out)}")
     differences = {}
     for name, arm in arms.items():
         # all columns in their order: those that stay empty are not shown
