@@ -330,8 +330,8 @@ def make_optimizer(cfg, model):
         of_qk = [part.weight for block in model.blocks for part in (block.attn.q, block.attn.k)]
     matrices = [p for p in model.parameters() if p.ndim > 1 and not any(p is w for w in of_qk)]
     vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
-    # A group with a rate of its own says its peak: dict(params=..., peak=0.02). The schedule sets "lr" at each step, and
-    # resuming replaces these dicts, so keep none of them for later.
+    # A group with a rate of its own says its peak: dict(params=..., peak=0.02). The schedule sets "lr" at each step,
+    # and resuming replaces these dicts, so keep none of them for later.
     groups = [dict(params=matrices, weight_decay=cfg.weight_decay),
               dict(params=vectors, weight_decay=0.0)]
     # AdamW keeps running means of the gradient g and of its square:

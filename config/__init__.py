@@ -14,6 +14,7 @@ import dataclasses
 import math
 import os
 import runpy
+import signal
 import sys
 from contextlib import suppress
 from itertools import pairwise
@@ -197,6 +198,12 @@ def as_now(config, path, only_known=False):
                     f"{path} has {name} = {config[name]!r}, a key that this code does not know: "
                     "use the commit of its run.json")
     return vars(TrainConfig()) | config
+
+
+def end_with_pipe():
+    """Lets a program end without a word if nobody reads what it prints any more, as in `... | head`."""
+    if hasattr(signal, "SIGPIPE"):  # Windows has none
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def command_line(argv):

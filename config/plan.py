@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from config import ROOT, ConfigError, differing_keys, launch, load, may_differ, read_flags, require, run_file
+from config import (ROOT, ConfigError, differing_keys, end_with_pipe, launch, load, may_differ, read_flags, require,
+                    run_file)
 
 
 class Plan(NamedTuple):
@@ -200,4 +201,5 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    end_with_pipe()
     main(sys.argv[1:])

@@ -2,6 +2,9 @@
 
 import argparse
 import ctypes
+import glob
+import os
+import re
 import sys
 
 if sys.version_info < (3, 11):
@@ -11,6 +14,15 @@ if sys.version_info < (3, 11):
 def take_no_arguments(doc):
     """Ends a program whose command line has arguments: --help prints its description, and all others are refused."""
     argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+
+
+def expand(words):
+    """Returns words with the paths that * and ? stand for, as a shell does it: PowerShell and notebooks do not."""
+    paths = []
+    for word in words:
+        is_pattern = re.search("[*?]", word) and not os.path.exists(word)
+        paths += is_pattern and sorted(glob.glob(word)) or [word]
+    return paths
 
 
 def keep_memory():

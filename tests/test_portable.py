@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from config import ROOT
-from data import atomic
+from data import atomic, expand
 from tests.lives import SMALL
 
 
@@ -35,6 +35,20 @@ def test_train_and_analyze_run_without_fcntl_and_mallopt(data_dir, tmp_path):
     ended = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "run: no lock can be had here" in ended.stderr and "Whole models" in ended.stdout
+
+
+def test_stars_that_no_shell_expands_are_paths_but_names_and_what_matches_nothing_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "a-1", "a-2", "b[1]*":
+        (tmp_path / name).mkdir()
+    assert expand(["a-*", "a-?", "b[1]*", "c*", "a-1"]) == ["a-1", "a-2", "a-1", "a-2", "b[1]*", "c*", "a-1"]
+
+
+@pytest.mark.parametrize("words", ["-m config.plan starts", "-m data.runs data/results/csv/starts.csv --all"])
+def test_a_reader_that_stops_reading_ends_a_command_without_a_word(words):
+    argv = f"{sys.executable} -u {words} | head -n 1"
+    ended = subprocess.run(argv, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert ended.stdout.count("\n") == 1 and ended.stderr == ""
 
 
 def hold(folder, wait):

@@ -7,7 +7,7 @@ import torch
 
 import analyze
 
-from .. import keep_memory, printable
+from .. import expand, keep_memory, printable
 from . import CheckpointError, tables
 from .scoring import score_model
 
@@ -34,7 +34,7 @@ def report_models(args):
     """Scores the models, prints and draws them. Returns True if a model could not be scored."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     scored, has_failed = {}, False  # {path or id: ScoredModel}
-    for name in args.hf:
+    for name in expand(args.hf):
         # score it, or say why not, and go on with the others
         try:
             source = tables.known_as(name)

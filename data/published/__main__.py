@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
+from config import end_with_pipe
 from data import take_no_arguments
 from data.drawing import COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, put_legend, put_titles, put_zero
 from data.runs.statistics import speed_up
@@ -125,4 +126,5 @@ def main(pictures=RESULTS / "png"):
 
 if __name__ == "__main__":
     take_no_arguments(__doc__)
+    end_with_pipe()
     main()

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pandas
 
-from config import ROOT, ConfigError, differing_keys, may_differ, require
+from config import ROOT, ConfigError, differing_keys, end_with_pipe, may_differ, require
 from config.plan import STEPS_TO, is_measure, read_plan
+from data import expand
 from data.runs.compare import LEGEND, OF_KERNEL, arms_table, comparison_table, layers_table, steps_table, tests_table
 from data.runs.kept import is_kept, pool, write_comparison
 
@@ -23,7 +24,8 @@ from data.runs.kept import is_kept, pool, write_comparison
 def report_runs(args):
     """Prints what a command line asks for, and writes its --csv and --plot."""
     # 1) read the runs, and find their plan
-    arms, plan = pool(args.runs), find_plan(args.plan, args.runs)
+    paths = expand(args.runs)
+    arms, plan = pool(paths), find_plan(args.plan, paths)
 
     # 2) check that they are the runs of this plan, and put them into its order
     if plan:
@@ -72,7 +74,9 @@ def say_commits(arms):
         for commit in arm.config["commit"]:
             arms_of.setdefault(commit, []).append(name)
     if len(arms_of) > 1 or any(commit.endswith("-dirty") for commit in arms_of):
-        words = [f"{re.sub('(?<=^.{7})[0-9a-f]*', '', commit)} ({', '.join(names)})" for commit, names in arms_of.items()]
+        words = []
+        for commit, names in arms_of.items():
+            words.append(f"{re.sub('(?<=^.{7})[0-9a-f]*', '', commit)} ({', '.join(names)})")
         print("Runs are of differing code (-dirty: of no commit):", "; ".join(words))
 
 
@@ -178,4 +182,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
+    end_with_pipe()
     main()
