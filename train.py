@@ -105,7 +105,11 @@ class Trainer:
 
         # What identifies this run. The hashes tell its text, and its parent's weights, from others.
         data = {key: corpus.meta[key] for key in ("tokenizer", "spaced", "tokens", "sha256")}
-        self.run = dict(config=asdict(cfg), data=data, parent_sha256=write.digest(self.model) if cfg.parent else "")
+        self.run = dict(config=asdict(cfg), data=data, parent_sha256="", parent_config=None)
+        if cfg.parent:
+            from data.runs.model import load_parent  # which other runs do not need
+
+            self.run |= load_parent(self.model, cfg)
 
         self.model.to(place.device)
         require_known_parameters(self.model)
@@ -237,7 +241,7 @@ class Trainer:
             if self.step == self.cfg.max_iters:
                 from data.runs.kernel import measure_kernel  # once, because it takes as long as some steps
 
-                at_end = measure_kernel(self, *factors) if matrix == "wqk" else [{}] * len(self.n_heads)
+                at_end = measure_kernel(self, *factors)  # nothing for the matrix of untied positions
             rows = write.score_rows(self.step, matrix, self.n_heads, factors, self.last_factors.get(matrix), at_end)
             self.csv_text["scores.csv"] = write.add_rows(self.csv_text["scores.csv"], rows, "%.6f")
         self.last_factors = matrices
@@ -259,6 +263,10 @@ class Trainer:
         checkpoint = write.checkpoint_to_resume(self.out, self.run, place.device)
         if checkpoint:
             self.load(checkpoint)
+        if checkpoint and cfg.parent:
+            from data.runs.model import say_if_changed
+
+            say_if_changed(place, cfg.parent, self.run["parent_sha256"])
 
         # 2) keep a record of what made the steps. A resumed run may have several of each, say two commits
         if self.step == 0:
@@ -314,12 +322,7 @@ def build_model(cfg, vocab_size):
     # To start from other weights, load them here. Change modules in model.py alone, which exports use.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
-    if cfg.parent:
-        from data.runs.model import last_weights  # which other runs do not need
-
-        model.load_state_dict(last_weights(cfg.parent, cfg, vocab_size))
-    else:
-        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
+    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
     return model
 
 
@@ -332,8 +335,7 @@ def make_optimizer(cfg, model):
     vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
     # A group with a rate of its own says its peak: dict(params=..., peak=0.02). The schedule sets "lr" at each step,
     # and resuming replaces these dicts, so keep none of them for later.
-    groups = [dict(params=matrices, weight_decay=cfg.weight_decay),
-              dict(params=vectors, weight_decay=0.0)]
+    groups = [dict(params=matrices, weight_decay=cfg.weight_decay), dict(params=vectors, weight_decay=0.0)]
     # AdamW keeps running means of the gradient g and of its square:
     #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.

@@ -167,8 +167,8 @@ class TrainConfig:
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 
 # What else is known of a run (its corpus, its size, what made its steps), and within what it may vary, as above.
-FACTS = {"tokenizer": "", "sha256": "", "n_params": "task", "lengths": "", "commit": "setting task",
-         "python": "setting task", "torch": "setting task", "device_name": "setting task"}
+FACTS = {"tokenizer": "", "sha256": "", "parent_config": "task", "n_params": "task", "lengths": "",
+         "commit": "setting task", "python": "setting task", "torch": "setting task", "device_name": "setting task"}
 
 
 def may_differ(name, respect):

@@ -39,6 +39,13 @@ def write_json(path, value):
         temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
+def is_locked(folder):
+    """Returns whether another program writes into a folder at this moment, if that can be known."""
+    with contextlib.suppress(OSError), open(Path(folder, ".lock"), "rb") as lock:
+        return not lock_descriptor(lock.fileno(), blocking=False)  # if it is free, it is free again at once
+    return False
+
+
 @contextlib.contextmanager
 def locked(folder, wait=False):
     """Lets one program at a time write into a folder. A second one waits (wait=True) or gets an OSError."""

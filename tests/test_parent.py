@@ -12,9 +12,10 @@ import torch
 
 from config import ConfigError, load
 from config.plan import main
+from data import atomic
 from data.runs.kept import pool
 from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, make_trainer, refusal, result, resume, run
-from tests.test_runs import write_run
+from tests.test_runs import FALL, printed, write_run
 
 
 def test_a_child_begins_with_the_last_weights_of_its_parent_and_with_nothing_else_of_it(finished, cfg):
@@ -38,7 +39,31 @@ def test_a_child_that_was_killed_goes_on_bit_for_bit_also_if_its_parent_was_move
     assert result(cfg) == result(whole)
     run_json = json.loads(Path(cfg.out_dir, "run.json").read_text())
     assert run_json["config"]["parent"] == str(tmp_path / "moved") and len(run_json["parent_sha256"]) == 64
+    assert run_json["parent_config"]["seed"] == finished.seed and run_json["parent_config"]["max_iters"] == 12
     assert "parent_sha256 = " in refusal(cfg, init_from="resume", parent="")
+
+
+@pytest.mark.parametrize("change, is_said", [("deleted", False), ("trained again", True), ("as it was", False)])
+def test_a_child_goes_on_from_its_own_checkpoint_whatever_its_parent_is_by_now(finished, cfg, tmp_path, capsys, change,
+                                                                               is_said):
+    parent = tmp_path / "parent"
+    shutil.copytree(finished.out_dir, parent)
+    cfg = replace(cfg, parent=str(parent), seed=5)
+    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
+    run(whole)
+    in_processes((killed, cfg, TRAIN_STEP, 7))
+    if change != "as it was":
+        shutil.rmtree(parent)
+    if change == "trained again":
+        run(replace(cfg, parent="", out_dir=str(parent), seed=8, max_iters=2))
+    resume(cfg)
+    assert result(cfg) == result(whole)
+    assert ("is another run by now: this one goes on from its own ckpt.pt" in capsys.readouterr().out) == is_said
+
+
+def test_a_parent_that_is_being_made_longer_is_not_finished(finished, cfg):
+    with atomic.locked(finished.out_dir):
+        assert "is being trained now: let it finish first" in refusal(cfg, parent=finished.out_dir)
 
 
 def test_what_is_no_parent_is_refused(finished, cfg, tmp_path):
@@ -79,3 +104,42 @@ def test_runs_whose_parents_are_of_two_settings_are_not_one_setting(tmp_path):
     assert list(pool([first, again])["child"].seeds()) == [1, 2]
     with pytest.raises(ConfigError, match="two runs called child differ in parent"):
         pool([first, other])
+
+
+def of_parent(folder, parent_seed, learning_rate=6e-3, **keys):
+    """A run of test_runs whose parent had this seed and rate, and a folder called `both`."""
+    write_run(folder, parent=f"out/both-{parent_seed}", **keys)
+    run_json = json.loads((folder / "run.json").read_text())
+    parent = run_json["config"] | dict(parent="", seed=parent_seed, learning_rate=learning_rate)
+    (folder / "run.json").write_text(json.dumps(run_json | dict(parent_config=parent)))
+    return folder
+
+
+def test_parents_of_two_settings_in_folders_of_one_name_are_told_apart(tmp_path):
+    first = of_parent(tmp_path / "u/a-1", 1)
+    again = of_parent(tmp_path / "u/a-2", 2, seed=2)
+    other = of_parent(tmp_path / "v/a-3", 3, learning_rate=0.5, seed=3)
+    assert list(pool([first, again])["a"].seeds()) == [1, 2]
+    with pytest.raises(ConfigError, match="two runs called a differ in parent_config"):
+        pool([first, other])
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_children_of_one_parent_are_no_pairs(tmp_path, is_one):
+    folders = []
+    for seed in range(1, 8):
+        parent_seed = 1 if is_one else seed
+        folders.append(of_parent(tmp_path / f"a-{seed}", parent_seed, seed=seed))
+        folders.append(of_parent(tmp_path / f"b-{seed}", parent_seed, seed=seed, loss=FALL + 0.1, causal=True,
+                                 objective="masked"))
+    plan = tmp_path / "plan.py"
+    arms = dict(both={}, a=dict(parent="both", n_head=1, max_iters=1000), b=dict(parent="both", causal=True, n_head=1,
+                                                                                objective="masked", max_iters=1000))
+    plan.write_text(f"base = 'config/tiny.py'\nseeds = range(1, 8)\narms = {arms}\n"
+                    "planned = [('symmetry', 'b', '>', 'a')]")
+    *_, test = [" ".join(line) for line in printed(*folders, "--plan", plan) if ">" in line]
+    table = " ".join(printed(*folders, "--measure", "symmetry")[2])
+    if is_one:
+        assert test.endswith("(7 runs of 1 parent) 1 not tested") and "(7 runs of 1 parent)" in table
+    else:
+        assert test.endswith("not shown") and "[+0.000, +0.000]" in table

@@ -146,7 +146,7 @@ def require_runs_of(plan, arms):
         for key in differing_keys([expected, arm.config]):
             there, here = expected.get(key), arm.config.get(key)
             is_auto = key == "dtype" and there == "auto"  # the device decides
-            is_found = is_auto or key in ("tokenizer", "sha256", "n_params")  # no plan names these three
+            is_found = is_auto or key in ("tokenizer", "sha256", "n_params", "parent_config")  # no plan names these
             is_free = may_differ(key, "setting")
             require(is_found or is_free, f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
             if is_free and key in expected and is_kept(key):

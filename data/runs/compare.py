@@ -75,7 +75,8 @@ def tests_table(planned, arms):
     pairs_of = []
     for measure, left, _, right in planned:
         require_comparable(measure, left, right, arms)
-        pairs_of.append(of_differences(of_side(arms, left, measure) - of_side(arms, right, measure)))
+        sides = [arms[name] for name in [*left.split(" - "), *right.split(" - ")] if name in arms]
+        pairs_of.append(in_pairs(of_side(arms, left, measure) - of_side(arms, right, measure), sides))
 
     # then correct the p for how many tests there are. One without runs has p = 1, and counts: the plan is one family
     corrected = holm([pairs["p"] for pairs in pairs_of])
@@ -98,8 +99,20 @@ def require_comparable(measure, left, right, arms):
     require(not keys, f"planned test of {measure}, {left} and {right}: its runs differ in {', '.join(keys)}")
 
 
+def in_pairs(differences, arms):
+    """Returns of_differences, without p and interval if several runs of an arm have one parent: these are no pairs."""
+    pairs = of_differences(differences)
+    for arm in arms:
+        parents = arm.at_end("parent_seed").dropna()
+        if parents.duplicated().any():
+            pairs |= dict(interval=None, p=1.0, parents=f"{len(parents)} runs of {parents.nunique()} parent")
+    return pairs
+
+
 def verdict(pairs, direction, p):
     """Returns what a test has shown. direction: ">" or "<", as predicted. p: corrected."""
+    if not pairs["interval"]:
+        return "not tested"
     if p >= 0.05:
         return "not shown" if pairs["n_pairs"] >= MIN_PAIRS else "too few pairs"
     is_above = pairs["difference"] > 0
@@ -153,10 +166,10 @@ def comparison_table(arms, measure, has_all):
             continue
 
         # in pairs: each run less the baseline's run of its seed
-        pairs = of_differences(end_of(arm, measure) - end_of(baseline, measure))
+        pairs = in_pairs(end_of(arm, measure) - end_of(baseline, measure), [arm, baseline])
         cells["difference [95 %]"] = difference_cell(pairs, measure)
         cells["from"] = baseline.name
-        if pairs["n_pairs"] >= MIN_PAIRS:
+        if pairs["n_pairs"] >= MIN_PAIRS and pairs["interval"]:
             cells["p, not planned"] = f"{pairs['p']:.2g}"
             cells["agree"] = f"{pairs['n_agree']} of {pairs['n_pairs']}"
         if has_all:
@@ -172,7 +185,7 @@ def steps_table(arms, measure):
         baseline = find_baseline(arms, arm, measure)
         steps, of_baseline = end_of(arm, measure), end_of(baseline, measure)
         never = (steps_to(arm, measure) == np.inf).sum()
-        difference = difference_cell(of_differences(steps - of_baseline), measure)
+        difference = difference_cell(in_pairs(steps - of_baseline, [arm, baseline]), measure)
         rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
                       "of baseline": f"{steps.mean() / of_baseline.mean():.0%}",
                       "difference [95 %]": "baseline" if arm is baseline else difference,
@@ -245,6 +258,8 @@ def difference_cell(pairs, measure):
     if measure.startswith(STEPS_TO):
         digits = 0
     difference = fixed(pairs["difference"], digits, "+")
+    if not pairs["interval"]:
+        return f"{difference} ({pairs['parents']})"
     if pairs["n_pairs"] < MIN_PAIRS:
         return difference
     low, high = pairs["interval"]

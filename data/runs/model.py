@@ -1,10 +1,13 @@
 """The model of a run: `model, cfg = open_run("out/tiny")`. And the weights that a run takes from its parent."""
 
+import time
 from pathlib import Path
 
 import torch
 
 from config import TrainConfig, as_now, require
+from data.atomic import is_locked
+from data.runs.write import digest
 from model import Transformer
 
 
@@ -21,20 +24,35 @@ def open_run(folder):
 SWITCHED = {"causal", "dropout", "attn_dropout", "init_std"}  # the keys of a model in which a child may differ
 
 
-def last_weights(folder, cfg, vocab_size):
+def load_parent(model, cfg):
     """
-    Returns the state dict at the end of the run in a folder, for a run of a TrainConfig that begins with it. Raises
-    ConfigError if the run has not ended, or if its model is another one.
+    Loads the last weights of the parent of a run, a TrainConfig. Returns what the run keeps of it, {} if it resumes and
+    has all in its own ckpt.pt. Raises ConfigError if the parent has not ended, or if its model is another one.
     """
+    folder = cfg.parent
+    if cfg.init_from == "resume" and Path(cfg.out_dir, "ckpt.pt").exists():
+        return {}
     path = Path(folder, "ckpt.pt")
     require(path.exists(), f"parent = {folder!r}, expected the folder of a run: there is no {path}")
+
+    # a parent that is being made longer has not ended; but another child may be looking at this very moment
+    tries = (time.sleep(0.1) or is_locked(folder) for _ in range(10))
+    require(not (is_locked(folder) and all(tries)), f"parent = {folder!r} is being trained now: let it finish first")
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     step, max_iters = checkpoint["step"], checkpoint["config"]["max_iters"]
     require(step == max_iters, f"parent = {folder!r} is at step {step} of {max_iters}: let it finish first")
-    parent = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
-    there = vars(parent.of_model(len(checkpoint["model"]["tok_emb.weight"])))
 
     # every key is compared, because heads and positions show in no shape of a weight
-    for key, here in vars(cfg.of_model(vocab_size)).items():
+    parent = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
+    there = vars(parent.of_model(len(checkpoint["model"]["tok_emb.weight"])))
+    for key, here in vars(model.cfg).items():
         require(key in SWITCHED or there[key] == here, f"parent = {folder!r} has {key} = {there[key]!r}, not {here!r}")
-    return checkpoint["model"]
+    model.load_state_dict(checkpoint["model"])
+    return dict(parent_sha256=digest(checkpoint["model"]), parent_config=checkpoint["config"])
+
+
+def say_if_changed(place, folder, sha256):
+    """Says so if the run in a folder has other weights by now than those with this SHA-256."""
+    path = Path(folder, "ckpt.pt")
+    if path.exists() and digest(torch.load(path, map_location="cpu", weights_only=True)["model"]) != sha256:
+        place.say(f"parent = {folder!r} is another run by now: this one goes on from its own ckpt.pt")

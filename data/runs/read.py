@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas
 
-from config import as_now, require
+from config import as_now, may_differ, require
 from data.runs.write import AT_END
 
 DIGITS = 4  # a run is rounded when it is read, so that its folder and a CSV file give the same results
@@ -86,6 +86,11 @@ def read_run(folder):
         config["parent"] = re.sub(r"-\d+$", "", Path(config["parent"]).name)
     if len(run.get("lengths", [])) > 1:  # made longer on the way, so its learning rate has another course
         config["lengths"] = run["lengths"]
+    parent = run.get("parent_config") or {}  # older runs have none
+    differing = {key: value for key, value in parent.items() if config.get(key) != value and key != "parent"}
+    differing = {key: value for key, value in differing.items() if not may_differ(key, "setting")}
+    if differing:  # what the parent was, where its child is another one
+        config["parent_config"] = differing
     for key, texts in run["origin"].items():
         config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
 
@@ -103,6 +108,8 @@ def read_run(folder):
 
     # 4) both in one table, by seed and step
     table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
+    if parent:
+        table["parent_seed"] = parent["seed"]  # runs of one parent are no independent pairs
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
     setting = folder.resolve().name.removesuffix(f"-{config['seed']}")
     return Runs(setting, config, table)

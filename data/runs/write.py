@@ -6,7 +6,7 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer);
                  the columns AT_END are in the rows of the last step alone, as they take longer than all others
     run.json     its configuration, its token files, all max_iters that it has had, and where its steps come from;
-                 parent_sha256 is that of the weights of another run that it began with, or empty
+                 of a child also the configuration of its parent, and the SHA-256 of the weights it began with
     ckpt.pt      what resuming needs, and what the files above hold, written at every evaluation
     run.png      losses and scores over the steps
     .lock        empty; the process that writes the run holds a lock on it
@@ -101,10 +101,10 @@ def identity(run, path):
     return same | dict(corpus=run["data"]["sha256"], parent_sha256=run.get("parent_sha256", ""))
 
 
-def digest(model):
-    """Returns the SHA-256 of the weights of a model on the CPU, in the order of their names."""
+def digest(state):
+    """Returns the SHA-256 of the weights in a state dict on the CPU, in the order of their names."""
     sha256 = hashlib.sha256()
-    for _, tensor in sorted(model.state_dict().items()):
+    for _, tensor in sorted(state.items()):
         sha256.update(tensor.contiguous().numpy())
     return sha256.hexdigest()
 
@@ -128,7 +128,7 @@ def write_files(folder, checkpoint):
     for name, text in checkpoint["rows"].items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
-    keys = "config", "data", "parent_sha256", "n_params", "lengths", "origin"
+    keys = "config", "data", "parent_sha256", "parent_config", "n_params", "lengths", "origin"
     write_json(folder / "run.json", {key: checkpoint[key] for key in keys})
 
 
@@ -151,6 +151,8 @@ def checkpoint_to_resume(folder, run, device):
     require(run["config"]["init_from"] == "resume",
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     checkpoint = torch.load(path, map_location=device, weights_only=True)
+    if run["config"]["parent"]:  # it has these weights already, whatever the parent is by now
+        run.update(parent_sha256=checkpoint["parent_sha256"], parent_config=checkpoint.get("parent_config"))
     before = identity(checkpoint, path)
     for key, here in identity(run, path).items():
         there = before[key]
