@@ -1,5 +1,5 @@
 """
-The paper, statement by statement: pytest tests/test_paper*.py -v. The table is in tests/README.md.
+The paper, statement by statement: pytest tests/test_paper*.py -v. The table is in data/results/review.md.
 
 A docstring gives the statement. Where the print is wrong, the test shows that it fails, and what holds instead. Shapes
 are in tests/paper.py.
