@@ -1,6 +1,6 @@
 """
 The benchmark: in how few steps does a small encoder get to a validation loss of 1.80 nats? Anybody can enter, on any
-computer: data/results/README.md, question 13, says how. What is fixed is the task of config/tiny.py and its 1,600
+computer: data/results/README.md, question 8, says how. What is fixed is the task of config/tiny.py and its 1,600
 steps. What a setting may change is all else, within 140,000 parameters.
 
     python -m config.plan benchmark --run
