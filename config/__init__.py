@@ -253,7 +253,8 @@ def run_file(path):
 
 def checked(name, value):
     """Returns the value. Raises ConfigError if there is no such key, or if it may not have this value."""
-    require(name in KEYS, f"unknown key {name}: --help lists all keys, and a file's own names begin with an underscore")
+    require(name in KEYS, f"unknown key {name}: --help lists all keys, a file's own names begin with an underscore, "
+            f"and a fork's key is a line of TrainConfig in config/__init__.py: {name}: int = key(...)")
     field = KEYS[name]
     kinds = field.type.split(" | ")
     expected, allows = field.metadata["allowed"]

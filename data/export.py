@@ -68,7 +68,9 @@ def main(argv=None):
     run = cli.parse_args(argv).run
     try:
         to_bert(open_run(run)[0]).save_pretrained(f"{run}/bert")
-    except (ImportError, OSError, ConfigError, RuntimeError) as error:  # transformers is not there; other shapes
+    # transformers is not there; other shapes; and what else goes wrong if a fork's model is another one
+    except (ImportError, OSError, ConfigError, RuntimeError, ArithmeticError, AttributeError, LookupError, TypeError,
+            ValueError) as error:
         sys.exit(f"error: {run} is not exported: {str(error).splitlines()[-1]}")
     print(f"{run}/bert is a model for transformers")
 

@@ -34,3 +34,13 @@ def test_what_computes_something_else_is_not_exported_as_a_bert(switches, monkey
         monkeypatch.setattr("model.Block.forward", pre_norm)  # a block of a fork
     with pytest.raises(ConfigError, match="a Hugging Face BERT would compute something else"):
         export.to_bert(Transformer(ModelConfig(**CFG | switches)))
+
+
+def test_a_fork_without_an_mlp_is_refused_in_one_line(finished, monkeypatch):
+    """Its weights have no intermediate size, and its model another number of arguments."""
+    model, cfg = open_run(finished.out_dir)
+    del model.blocks[0].mlp
+    monkeypatch.setattr(export, "open_run", lambda folder: (model, cfg))
+    with pytest.raises(SystemExit) as e:
+        export.main(["out/fork"])
+    assert e.value.code.startswith("error: out/fork is not exported: ") and "\n" not in e.value.code

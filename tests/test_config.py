@@ -38,7 +38,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
 
 
 @pytest.mark.parametrize("argv, words", [
-    (["--n_layers=4"], "unknown key n_layers: --help lists all keys, and a file's own names begin with an underscore"),
+    (["--n_layers=4"], "unknown key n_layers: --help lists all keys, a file's own names begin with an underscore, "
+     "and a fork's key is a line of TrainConfig in config/__init__.py: n_layers: int = key(...)"),
     (["--n_layer=True"], "n_layer = True, expected int"),
     (["--init=symetric"], "init = 'symetric', expected str: random | symmetric"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
