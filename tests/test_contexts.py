@@ -9,6 +9,7 @@ import torch
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModel, LlamaConfig
 
 import analyze
@@ -56,8 +57,12 @@ def log_scores_of_shards():
     torch.manual_seed(0)  # the same in both
     model = AutoModel.from_config(LLAMA)
     expected = symmetries(model)
+    pairs = [(layer.self_attn.q_proj, layer.self_attn.k_proj) for layer in model.layers]
+    DistributedDataParallel(model)
+    assert list(analyze.score_layers(pairs, heads=(6, 1)).table.symmetry) == pytest.approx(expected, abs=1e-5)
     for module in *model.layers, model:
         fully_shard(module)
+    assert list(analyze.score_layers(pairs, heads=(6, 1)).table.symmetry) == pytest.approx(expected, abs=1e-5)
     logged = []
     exec(LOG_SCORES, dict(analyze=analyze, model=model, trainer=SimpleNamespace(log=logged.append)))
     assert [scores[f"symmetry/{i}"] for i, scores in enumerate(logged)] == pytest.approx(expected, abs=1e-5)

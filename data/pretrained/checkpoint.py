@@ -191,10 +191,20 @@ class Checkpoint(NamedTuple):
     def read(self, name):
         """Returns a tensor in its own dtype."""
         info = self.tensors[name]
-        require(info.dtype in DTYPES.values(), f"{name!r} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}; "
-                "FP8: multiply the weights by their scales first")
-        tensor = info.read()
-        return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # FSDP2 has spread it over processes
+        require_float(repr(name), info.dtype)
+        return gathered(repr(name), info.read())
+
+
+def require_float(name, dtype):
+    """Raises CheckpointError for numbers of a type that are no weights until they are multiplied by scales."""
+    require(dtype in DTYPES.values(), f"{name} is {dtype}: use a checkpoint in {', '.join(DTYPES)}; "
+            "FP8: multiply the weights by their scales first")
+
+
+def gathered(name, tensor):
+    """Returns a tensor that FSDP2 has spread over processes in one piece. Raises CheckpointError if it is offloaded."""
+    require(not tensor.is_meta, f"{name} is on the meta device: load the model without offloading it")
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 @only_checkpoint_errors("the checkpoint")

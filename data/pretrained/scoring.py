@@ -5,6 +5,7 @@ Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, r = D fo
 """
 
 import functools
+import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ import analyze
 from analyze import GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk, parts_of_symmetry
 
 from .. import printable
-from . import CheckpointError, require, tables  # noqa: F401, the first is analyze.CheckpointError
-from .checkpoint import Checkpoint, open_checkpoint
+from . import CheckpointError, only_checkpoint_errors, require, tables  # the first is analyze.CheckpointError, too
+from .checkpoint import Checkpoint, gathered, open_checkpoint, require_float
 from .layouts import find_stacks
 
 DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
@@ -45,21 +46,59 @@ class ScoredModel(NamedTuple):
 
 def score_layers(layers, heads=(1, 1), gamma=GAMMA, per_head=False):
     """
-    Score the layers of a model of your own. layers: a list of pairs, each two plain nn.Linear (a subclass may hide an
-    adapter), or W_q (C, H D) and W_k (C, Hkv D). heads: H and Hkv, needed if they differ, and for per_head. Raises
+    Score the layers of a model of your own. layers: a list of pairs, each two nn.Linear that multiply by their weights
+    alone, or W_q (C, H D) and W_k (C, Hkv D). heads: H and Hkv, needed if they differ, and for per_head. Raises
     ValueError if they do not fit.
 
         >>> score_layers([(block.wq, block.wk) for block in model.blocks], heads=(32, 8))
     """
     rows = []
-    for i, (q, k) in enumerate(layers):
-        # nn.Linear stores (out, in), and matrices come as (in, out)
-        matrices = [w.weight.T if type(w) is torch.nn.Linear else torch.as_tensor(w) for w in (q, k)]
-        w_q, w_k = [split_heads(w, n) for w, n in zip(matrices, heads)]  # (H, C, D), (Hkv, C, D)
-        if w_q.shape[1:] != w_k.shape[1:]:
-            raise ValueError(f"layer {i}: expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv)")
+    for i, pair in enumerate(layers):
+        try:
+            w_q, w_k = heads_of_pair(pair, heads)
+        except CheckpointError as e:
+            raise ValueError(f"layer {i}: {e}") from e
         rows += rows_of_layer(w_q, w_k, gamma, per_head, f"layer {i}", layer=i, stack="")
     return ScoredModel(tables.score_table(rows, model="layers", source="", params=0, gamma=gamma), "in memory")
+
+
+@only_checkpoint_errors("this pair")
+def heads_of_pair(pair, heads):
+    """Returns w_q (H, C, D) and w_k (Hkv, C, D) of a pair as score_layers takes it. Raises CheckpointError."""
+    matrices = [matrix_of(w) for w in pair]
+    try:
+        w_q, w_k = [split_heads(w, n) for w, n in zip(matrices, heads, strict=True)]
+        fits = w_q.shape[1:] == w_k.shape[1:] and len(w_q) % len(w_k) == 0
+    except (RuntimeError, TypeError, ValueError):
+        fits = False
+    shapes = ", ".join(str(tuple(w.shape)) for w in matrices)
+    require(fits, "expected W_q and W_k of (C, H D) and (C, Hkv D), and heads = (H, Hkv), got "
+            f"{shapes:.90} and heads = {heads}; a list of queries and one of keys become pairs by zip(queries, keys)")
+    return w_q, w_k
+
+
+def matrix_of(w):
+    """Returns W (C, H D) of an nn.Linear or a matrix. Raises CheckpointError if it may not be what makes q or k."""
+    if isinstance(w, torch.nn.Module):
+        require(multiplies_by_weight(w), f"this {type(w).__name__} may not multiply by its weight alone (an adapter, a "
+                "mask, a scale, a hook): give matrices, .weight.T of the merged model")
+        w = w.weight.T  # nn.Linear stores (out, in), and matrices come as (in, out)
+    w = torch.as_tensor(w)
+    require_float("a matrix", w.dtype)
+    require(w.ndim == 2, f"a tensor {tuple(w.shape)}, expected (C, H D): (H, C, D), as in TransformerLens, becomes it "
+            "by .movedim(0, 1).flatten(1), and (C, H, D), as in Flax, by .reshape(C, -1)")
+    return gathered("a matrix", w)
+
+
+def multiplies_by_weight(module):
+    """Returns whether a module is a plain nn.Linear, whose .weight is all that it multiplies by."""
+    # LoRA, pruning, weight_norm and quantisation add tensors, compute .weight in each forward, or add to its output
+    names = {name for name, _ in [*module.named_parameters(), *module.named_buffers()]}
+    is_linear = type(module) is torch.nn.Linear and "weight" in module._parameters and names <= {"weight", "bias"}
+    # subtle: accelerate has its own forward, which moves the data and then calls the one that was there before
+    forward = inspect.unwrap(module.forward) if hasattr(module, "_hf_hook") else module.forward
+    is_plain = forward == torch.nn.Linear.forward.__get__(module)
+    return is_linear and is_plain and not module._forward_hooks and not module._forward_pre_hooks
 
 
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):

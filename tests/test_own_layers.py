@@ -1,0 +1,167 @@
+"""score_layers: what calls itself nn.Linear, matrices of all shapes and types. pytest tests/test_own_layers.py"""
+
+import functools
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune, spectral_norm, weight_norm
+from transformers import AutoModel, LlamaConfig
+
+import analyze
+from analyze import score_layers
+from tests.toy import model_folder
+
+C = 16
+MERGED = re.escape("give matrices, .weight.T of the merged model")
+
+
+def pair(**kwargs):
+    return nn.Linear(C, C, **kwargs), nn.Linear(C, C, **kwargs)
+
+
+def symmetry_of(w_q, w_k):
+    """By the definition, in float64, from W_q and W_k (C, r)."""
+    m = w_q.detach().double() @ w_k.detach().double().T
+    return ((m * m.T).sum() / m.square().sum()).item()
+
+
+def scored(layers, heads=(1, 1)):
+    return score_layers(layers, heads).table.symmetry.tolist()
+
+
+# ---- what calls itself nn.Linear ---------------------------------------------------------------------------------
+
+
+class CastedLinear(nn.Linear):
+    """As nanochat and modded-nanogpt have one."""
+
+
+def lora(linear):
+    """kohya's: the forward of the instance is another."""
+    plain, down, up = linear.forward, nn.Linear(C, 2), nn.Linear(2, C)
+    linear.forward = lambda x: plain(x) + up(down(x))
+
+
+def hooked(linear):
+    linear.register_forward_hook(lambda _, inputs, output: output + inputs[0] @ torch.randn(C, C))
+
+
+def quantized(linear):
+    """As compressed-tensors: weights beside their scales."""
+    linear.weight_scale = nn.Parameter(torch.ones(C, 1))
+
+
+def of_another(linear):
+    linear.forward = nn.Linear(C, C).forward
+
+
+def prehooked(linear):
+    linear.register_forward_pre_hook(lambda module, _: module.weight.data.mul_(torch.randn(C, C)))
+
+
+def pruned(linear):
+    prune.l1_unstructured(linear, "weight", 0.5)
+
+
+CHANGES = pruned, weight_norm, spectral_norm, lora, of_another, hooked, prehooked, quantized
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_linear_that_multiplies_by_more_than_its_weight_is_refused(change):
+    q, k = pair()
+    change(q)
+    for layer in (q, k), (k, q):
+        with pytest.raises(ValueError, match=f"^layer 1: this Linear .*{MERGED}$"):
+            score_layers([pair(), layer])
+
+
+@pytest.mark.parametrize("module, name", [
+    (CastedLinear(C, C), "CastedLinear"), (torch.compile(nn.Linear(C, C)), "OptimizedModule"),
+    (nn.utils.parametrizations.orthogonal(nn.Linear(C, C)), "ParametrizedLinear"), (nn.Embedding(C, C), "Embedding")])
+def test_a_module_that_is_no_plain_linear_is_refused_with_what_to_give(module, name):
+    with pytest.raises(ValueError, match=f"layer 0: this {name} .*{MERGED}"):
+        score_layers([(module, module)])
+    w = module.weight.T
+    assert scored([(w, w)]) == pytest.approx([symmetry_of(w, w)])
+
+
+def with_hook_of_accelerate(linear):
+    """As accelerate.hooks.add_hook_to_module leaves it."""
+    linear._hf_hook, linear._old_forward = object(), linear.forward
+    forward = functools.partial(lambda module, *args: module._old_forward(*args), linear)
+    linear.forward = functools.update_wrapper(forward, linear._old_forward)
+
+
+def test_a_plain_linear_is_scored_tied_or_compiled_or_with_a_hook_of_accelerate():
+    q, k = pair(bias=False)
+    expected = [symmetry_of(q.weight.T, k.weight.T)]
+    assert scored([(k, k)]) == [pytest.approx(symmetry_of(k.weight.T, k.weight.T))]
+    compiled = torch.compile(nn.Sequential(q, k))
+    q.register_full_backward_hook(lambda *_: None)
+    assert scored([(compiled.get_submodule("0"), compiled.get_submodule("1"))]) == pytest.approx(expected)
+    with_hook_of_accelerate(q)
+    assert scored([(q, k)]) == pytest.approx(expected)
+    del q._hf_hook
+    q.forward = q._old_forward  # as remove_hook_from_module leaves it
+    assert scored([(q, k)]) == pytest.approx(expected)
+    lora(k)
+    with_hook_of_accelerate(k)
+    with pytest.raises(ValueError, match=MERGED):
+        score_layers([(q, k)])
+
+
+# ---- matrices ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.bool, torch.float8_e4m3fn])
+def test_numbers_that_are_no_weights_before_they_are_multiplied_by_scales_are_refused(dtype):
+    w = (10 * torch.randn(C, C)).to(dtype)
+    for layer in (w, torch.randn(C, C)), (torch.randn(C, C), w):
+        with pytest.raises(ValueError, match=f"layer 0: .*{dtype}: use a checkpoint in F64, .*multiply the weights by"):
+            score_layers([layer])
+    linear = nn.Linear(C, C)
+    linear.weight = nn.Parameter(w, requires_grad=False)
+    with pytest.raises(ValueError, match=f"layer 0: .*{dtype}"):
+        score_layers([(linear, linear)])
+
+
+def test_tensors_without_numbers_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="layer 0: .*is on the meta device: load the model without offloading it"):
+        score_layers([pair(device="meta")])
+    config = LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=9)
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    with pytest.raises(analyze.CheckpointError, match="layers.0.self_attn.q_proj.weight.* is on the meta device"):
+        analyze.score_model(model)
+
+
+H, D = 4, 3
+HEADS = torch.randn(2, H, C, D)  # W_Q and W_K of TransformerLens and ARENA
+FITS = [[w.movedim(0, 1).flatten(1) for w in HEADS]]
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (H, H)])
+def test_heads_in_three_dimensions_are_refused_with_the_line_that_makes_them_fit(heads):
+    for w_q, w_k in HEADS, HEADS.numpy(), HEADS.movedim(1, 2):  # the last is Flax: (C, H, D)
+        with pytest.raises(ValueError, match=r"layer 0: .*\(\d+, \d+, 3\).*\.movedim\(0, 1\)\.flatten\(1\).*Flax"):
+            score_layers([(w_q, w_k)], heads)
+    m = sum(q @ k.T for q, k in zip(*HEADS))
+    assert scored(FITS, heads) == pytest.approx([analyze.symmetry(m).item()], abs=1e-6)
+
+
+def test_heads_that_are_no_pair_and_lists_in_place_of_pairs_are_refused_with_what_was_given():
+    for heads in (4, 2, 16), 4, (5, 5), (4, 3), (0, 0), ():
+        with pytest.raises(ValueError, match=r"layer 0: expected W_q and W_k of \(C, H D\).*heads = \(H, Hkv\), got "
+                           rf"\(16, 12\), \(16, 12\) and heads = {re.escape(str(heads))}"):
+            score_layers(FITS, heads)
+    queries, keys = list(torch.randn(3, C, 8)), list(torch.randn(3, C, 4))
+    for n in 2, 3:
+        with pytest.raises(ValueError, match=r"layer 0: expected W_q and W_k .*zip\(queries, keys\)"):
+            score_layers([queries[:n], keys[:n]], heads=(2, 1))
+        assert len(score_layers(zip(queries[:n], keys[:n]), heads=(2, 1)).table) == n
+    for thing in "q", None, {}, object():
+        with pytest.raises(ValueError, match="layer 0: "):
+            score_layers([(thing, thing)])
