@@ -165,3 +165,23 @@ def test_heads_that_are_no_pair_and_lists_in_place_of_pairs_are_refused_with_wha
     for thing in "q", None, {}, object():
         with pytest.raises(ValueError, match="layer 0: "):
             score_layers([(thing, thing)])
+
+
+# ---- W_qk of a head ----------------------------------------------------------------------------------------------
+
+
+def test_w_qk_of_a_head_is_of_its_own_key_head(tmp_path):
+    q, k = torch.randn(6, D, C), torch.randn(2, D, C)
+    weights = {"model.layers.0.self_attn.q_proj.weight": q.flatten(0, 1),
+               "model.layers.0.self_attn.k_proj.weight": k.flatten(0, 1)}
+    config = dict(model_type="llama", num_hidden_layers=1, num_attention_heads=6, num_key_value_heads=2, head_dim=D)
+    model = analyze.score_model(model_folder(tmp_path / "m", weights, config), per_head=True)
+    of_heads = [q[h].double().T @ k[h // 3].double() for h in range(6)]
+    for h, expected in enumerate(of_heads):
+        torch.testing.assert_close(model.wqk(layer=0, head=h), expected)
+        [symmetry] = model.table[model.table["head"] == h]["symmetry"]
+        assert analyze.symmetry(model.wqk(0, head=h)).item() == pytest.approx(symmetry, abs=1e-5)
+    torch.testing.assert_close(model.wqk(0), sum(of_heads))
+    for head in -1, 6:
+        with pytest.raises(analyze.CheckpointError, match=f"no head {head}: layer 0 has heads 0 to 5"):
+            model.wqk(0, head=head)

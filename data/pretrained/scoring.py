@@ -32,12 +32,17 @@ class ScoredModel(NamedTuple):
     checkpoint: Checkpoint | None = None  # None: there is nothing to read
     layers: dict = {}  # {(stack, layer): where it is in the checkpoint, a Layer}
 
-    def wqk(self, layer, stack=""):
-        """W_qk of a layer, (C, C), in float64. It is read again, so that no model has to fit into the memory."""
+    def wqk(self, layer, stack="", head=None):
+        """W_qk of a layer or a head, (C, C), in float64. It is read again, so that no model has to fit into memory."""
         require((stack, layer) in self.layers, f"no layer {layer} of stack {stack!r} to read: see the table")
         where = self.layers[stack, layer]
         [tensors] = self.checkpoint.stream([where.names])
-        w_q, w_k = layer_factors(*where.heads(tensors))
+        w_q, w_k = where.heads(tensors)  # (H, C, D), (Hkv, C, D)
+        if head is not None:
+            require(0 <= head < len(w_q), f"no head {head}: layer {layer} has heads 0 to {len(w_q) - 1}")
+            key_head = head // (len(w_q) // len(w_k))
+            w_q, w_k = w_q[[head]], w_k[[key_head]]
+        w_q, w_k = layer_factors(w_q, w_k)
         return analyze.wqk(in_float64(w_q), in_float64(w_k))
 
     def __repr__(self):
