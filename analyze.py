@@ -13,6 +13,7 @@ W_qk is made of the raw weights, without biases, rotary positions, scaling, and 
 This file is the mathematics, and needs torch alone. What reads and scores models is in data/pretrained.
 """
 
+import contextlib
 import importlib.util
 import math
 import sys
@@ -101,7 +102,24 @@ SCORES = {
 Scores = namedtuple("Scores", SCORES)
 
 
+@contextlib.contextmanager
+def unrounded():
+    """Products of float32 are not rounded to fewer bits in here, whatever the user has set."""
+    # torch.set_float32_matmul_precision sets both of these, but it cannot be read after a user has set one of them
+    settings = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting in settings:
+            setting.fp32_precision = "ieee"
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
+    finally:
+        for setting, precision in zip(settings, before):
+            setting.fp32_precision = precision
+
+
 @torch.no_grad()
+@unrounded()
 def scores(w_q, w_k, gamma=GAMMA):
     """
     The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, as float64. nan for a zero

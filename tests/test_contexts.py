@@ -10,7 +10,7 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModel, LlamaConfig
+from transformers import AutoModel, DeepseekV3Config, LlamaConfig
 
 import analyze
 from tests.lives import in_processes
@@ -42,6 +42,63 @@ def test_scores_have_their_digits_where_products_are_rounded(tmp_path, model):
     with torch.autocast("cpu", dtype=torch.bfloat16):  # which rounds products of float32, as of few directions
         for source in model, str(tmp_path):
             assert list(analyze.score_model(source).table.symmetry) == pytest.approx(expected, abs=1e-5)
+
+
+PAIR = torch.randn(2, 96, 8, generator=torch.Generator().manual_seed(0))  # W_q and W_k of few directions
+NAMES = [*analyze.SCORES, "symmetry_chance", "directionality_95", "own_heads"]
+
+
+def scores_of_pair(pair=PAIR):
+    layers = analyze.score_layers([pair], heads=(4, 4), per_head=True).table
+    return [score.item() for score in analyze.scores(*pair)] + layers[NAMES].iloc[0].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_and_layers_are_the_same_inside_of_autocast(dtype):
+    expected = scores_of_pair()
+    with torch.autocast("cpu", dtype=dtype):
+        assert scores_of_pair() == expected
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype  # as before
+
+
+LATENT = dict(hidden_size=32, intermediate_size=16, moe_intermediate_size=8, num_hidden_layers=1, vocab_size=50,
+              num_attention_heads=4, num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6,
+              qk_rope_head_dim=4, v_head_dim=7, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2)
+
+
+def test_w_qk_is_the_same_inside_of_autocast():
+    """Of latent attention, whose heads are products."""
+    scored = analyze.score_model(AutoModel.from_config(DeepseekV3Config(**LATENT)))
+    expected = scored.wqk(0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(scored.wqk(0), expected)
+
+
+def matmul_precision():
+    return [torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision]
+
+
+def set_of_gpu(precision):
+    torch.backends.cuda.matmul.fp32_precision = precision
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU"))])
+@pytest.mark.parametrize("set_precision, precision", [
+    (torch.set_float32_matmul_precision, "medium"), (torch.set_float32_matmul_precision, "high"), (set_of_gpu, "tf32")])
+def test_scores_are_the_same_where_products_of_float32_may_be_rounded(set_precision, precision, device, monkeypatch):
+    """Once the user has set the newer of PyTorch's two settings, the older one cannot even be read."""
+    pair = PAIR.to(device)
+    expected, inside = scores_of_pair(pair), []
+    measure = analyze.measure_wqk
+    monkeypatch.setattr(analyze, "measure_wqk", lambda *factors: inside.append(matmul_precision()) or measure(*factors))
+    set_precision(precision)
+    before = matmul_precision()
+    try:
+        assert scores_of_pair(pair) == expected
+        assert inside == [["ieee", "ieee"]] and matmul_precision() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_a_wrapped_model_has_the_scores_of_the_model(model):

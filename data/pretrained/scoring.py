@@ -13,7 +13,8 @@ import torch
 from tqdm import tqdm
 
 import analyze
-from analyze import GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk, parts_of_symmetry
+from analyze import (GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk, parts_of_symmetry,
+                     unrounded)
 
 from .. import printable
 from . import CheckpointError, only_checkpoint_errors, require, tables  # the first is analyze.CheckpointError, too
@@ -32,6 +33,7 @@ class ScoredModel(NamedTuple):
     checkpoint: Checkpoint | None = None  # None: there is nothing to read
     layers: dict = {}  # {(stack, layer): where it is in the checkpoint, a Layer}
 
+    @unrounded()
     def wqk(self, layer, stack="", head=None):
         """W_qk of a layer or a head, (C, C), in float64. It is read again, so that no model has to fit into memory."""
         require((stack, layer) in self.layers, f"no layer {layer} of stack {stack!r} to read: see the table")
@@ -115,8 +117,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
     """
     name = printable(type(source).__name__ if isinstance(source, torch.nn.Module) else str(source))
     rows = []
-    # Whatever the user has set, new tensors are on the CPU, and nothing is rounded to fewer bits.
-    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+    with torch.device("cpu"), unrounded():  # new tensors are on the CPU, whatever the user has set
         # 1) find out where q and k are, from the config and the names and shapes of tensors
         opened = open_checkpoint(source)
         shapes = {key: tensor.shape for key, tensor in opened.tensors.items()}
@@ -138,6 +139,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
 
 
 @torch.no_grad()
+@unrounded()
 def rows_of_layer(w_q, w_k, gamma, per_head, name, **place):
     """The row of a layer for a table, and with per_head of each head: a list. place: more cells, the same in all."""
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
