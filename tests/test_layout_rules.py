@@ -90,8 +90,9 @@ def test_what_is_found(config, names, stacks):
 ])
 def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is_there(keys, layers):
     config = LLAMA | {"num_hidden_layers": 8} | keys
-    [stack], _ = find_stacks(config, llama(layers))
+    [stack], left_out = find_stacks(config, llama(layers))
     assert [layer.index for layer in stack.layers] == layers
+    assert left_out == [f"{8 - len(layers)} of 8 layers, which have no self-attention with a softmax"]
     for lost in layers:
         with pytest.raises(CheckpointError, match=f"layer {lost} missing: get all files.*layer_types"):
             find_stacks(config, llama(i for i in layers if i != lost))
@@ -105,10 +106,13 @@ def test_where_the_config_has_a_rule_that_is_not_known_layers_with_queries_and_k
     [stack], left_out = find_stacks(UNKNOWN_RULE, llama([3, 7]) | others)
     assert [layer.index for layer in stack.layers] == [3, 7]
     assert left_out == ["6 of 8 layers, which have no queries and keys"]
+    assert find_stacks(UNKNOWN_RULE, llama(range(8)))[1] == []
 
 
 SHARED_KEYS = "15 of 17 layers, which take the keys of earlier ones"
 T5 = dict(model_type="t5", num_layers=2, num_heads=4, d_kv=8)
+WHISPER = dict(model_type="whisper", encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+               decoder_attention_heads=4)
 T5_ENCODER = qk("encoder.block.{i}.layer.0.SelfAttention", weights="q k")
 LEFT_OUT = [  # config, names, in words what is left out
     (LLAMA, llama(), []),
@@ -118,6 +122,13 @@ LEFT_OUT = [  # config, names, in words what is left out
     (LLAMA, llama() | qk("mtp.layers.{i}.self_attn"), ["layers that predict tokens"]),
     (LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)), ["layers that predict tokens"]),
     (T5, T5_ENCODER, ["the decoder is not in these files"]),
+    (T5, T5_ENCODER | qk("decoder.block.{i}.layer.0.SelfAttention", weights="q k")
+     | qk("decoder.block.{i}.layer.1.EncDecAttention", weights="q k"), ["cross-attention"]),
+    (WHISPER, qk("model.encoder.layers.{i}.self_attn") | qk("model.decoder.layers.{i}.self_attn")
+     | qk("model.decoder.layers.{i}.encoder_attn"), ["cross-attention"]),
+    (LLAMA | {"num_hidden_layers": 4, "cross_attention_layers": [1, 3]},  # Mllama
+     llama([0, 2]) | qk("model.layers.{i}.cross_attn", [1, 3]),
+     ["2 of 4 layers, which have no self-attention with a softmax", "cross-attention"]),
     (CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768)),
      ["no attention of the text is in these files"]),
 ]

@@ -97,7 +97,10 @@ def stacks_of_parts(config, shapes):
             queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
 
     # 3) by now every query has its place. If one is left over, we do not know this model after all
-    left = sorted(name for name in queries - accounted_for if not is_cross_attention(name))
+    cross = {name for name in queries if is_cross_attention(name)}
+    if cross:
+        left_out.append("cross-attention")
+    left = sorted(queries - accounted_for - cross)
     reason = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
     require(stacks and not left, f"{model_type}: {reason}: {advice(queries)}")
     return stacks, left_out
@@ -171,18 +174,20 @@ def find_layers(row, names, config, shapes):
 def count_layers(row, config, weights_of):
     """
     Returns which layers of a stack we score, the number after the last one, and in words what is left out.
-    weights_of: {layer: its weights}. Example: layer_types = ["linear_attention", "full_attention"] * 2 -> [1, 3], 4, []
+    weights_of: {layer: its weights}. Example: layer_types = ["linear_attention", "full_attention"] * 2
+        -> [1, 3], 4, ["2 of 4 layers, which have no self-attention with a softmax"]
     """
     n_layer = read_size("n_layer", row, config) or len(pick(config, list, *KINDS_OF_LAYERS, default=[]))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
 
-    # which have softmax attention? the config says so, or else we believe the tensors, and tell what they lack
-    left_out = []
+    # which have softmax attention? the config says so, or else we believe the tensors
     whole = [i for i in sorted(weights_of) if i < n_layer and len(weights_of[i]) == len(row.weights)]
-    softmax = softmax_layers(config, n_layer)
+    softmax, lacking = softmax_layers(config, n_layer), "self-attention with a softmax"
     if softmax is None:
-        softmax = whole
-        left_out.append(f"{n_layer - len(softmax)} of {n_layer} layers, which have no queries and keys")
+        softmax, lacking = whole, "queries and keys"
+    left_out = []
+    if len(softmax) < n_layer:
+        left_out.append(f"{n_layer - len(softmax)} of {n_layer} layers, which have no {lacking}")
     # a layer has q and k, and by the config it has no attention: one of the two is wrong, and we cannot know which
     unexpected = [i for i in whole if i not in softmax]
     require(not unexpected, f"layer {str(unexpected)[1:-1]:.60} has weights of q and k, and no attention by its kind: "
