@@ -302,6 +302,14 @@ def test_a_csv_is_whole_or_as_it_was_if_the_disk_is_full(analysed, monkeypatch):
     assert Path("s.csv").read_bytes() == whole[0]
 
 
+@pytest.mark.parametrize("option", ["--csv=nowhere/s.csv", "--plot=nowhere/f.png", "--matrices=nowhere/f.png"])
+def test_a_folder_that_is_not_there_is_one_line_before_the_work_and_is_not_made(analysed, drawn, option):
+    file = option.partition("=")[2]
+    found = analysed("--hf", bert("m"), option, csv=False)
+    assert found.status == f"analyze.py: {file}: there is no folder nowhere: make it first"
+    assert not Path("nowhere").exists() and found.err == ""
+
+
 def test_a_model_that_is_named_twice_is_scored_once(analysed):
     found = analysed("--hf", bert("m"), "./m/", "m")
     assert found.status == 0 and len(found.table) == 3 and found.err.count(": read") == 1

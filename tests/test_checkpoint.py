@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import close_session, constants, hf_hub_download
 from safetensors.torch import save
 
+import analyze
 from data.pretrained.checkpoint import open_checkpoint
 from data.pretrained.folders import find_source
 from tests.toy import (CONFIG, FILE, INDEX, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
@@ -218,6 +219,17 @@ def test_a_file_of_another_program_is_read_if_its_path_is_given(tmp_path):
     run = folder(tmp_path / "run", {"mae.pth": as_bin(saved), "optimizer.pt": b""})
     assert "config.json, mae.pth, optimizer.pt: give the path of the file" in refusal(run)
     assert set(read(run / "mae.pth").tensors) == set(WEIGHTS)
+
+
+def test_of_several_models_in_one_file_those_that_are_not_read_are_named(tmp_path):
+    one, other = [{f"layers.0.self_attn.{x}_proj.weight": torch.randn(16, 16) for x in "qk"} for _ in range(2)]
+    saved = {"net": other, "model": one, "model_ema": other, "epoch": 3, "rng": {"cpu": torch.get_rng_state()},
+             "optimizer": {"state": {0: {"exp_avg": torch.ones(2, 2)}}, "param_groups": []}}
+    config = b'{"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 2}'
+    run = folder(tmp_path / "run", {"a.pt": as_bin(saved), "b.pt": as_bin({"model": one, "epoch": 3})}, config)
+    scored, alone = analyze.score_model(run / "a.pt"), analyze.score_model(run / "b.pt")
+    assert scored.note.endswith(" in a.pt; left out: net; model_ema") and "left out" not in alone.note
+    assert list(scored.table.symmetry) == list(alone.table.symmetry)
 
 
 def test_an_adapter_is_refused(tmp_path):

@@ -82,7 +82,7 @@ class TensorInfo(NamedTuple):
 
 
 def read_safetensors(folder, file):
-    """Returns {name: TensorInfo} for a file, and no config. Refuses what the library would not read either."""
+    """Returns {name: TensorInfo} for a file, and nothing else. Refuses what the library would not read either."""
     # the file: 8 bytes that hold the length of the header, the header in JSON, and the data
     start = 8 + int.from_bytes(folder.read(file, 0, 8).numpy(), "little")  # where the data begins
     require(start <= min(folder.size(file), 100_000_000), f"{file} is cut short, or no safetensors: get it again")
@@ -106,11 +106,11 @@ def read_safetensors(folder, file):
 
         tensors[name] = TensorInfo(shape, dtype, (file, first, last), read)
     require(start + end == folder.size(file), f"{file} is cut short or damaged: get it again")
-    return tensors, {}
+    return tensors, {}, []
 
 
 def read_torch(folder, file):
-    """Returns {name: TensorInfo} for a file that torch.save has written, and the config in it, if any."""
+    """Returns {name: TensorInfo} for a file of torch.save, the config in it, if any, and which models are left out."""
     # map it into memory, so that only the wanted tensors are read. Files from before torch 1.6 are no zip: read all
     path = folder.local_path(file)
     can_be_mapped = False
@@ -123,9 +123,10 @@ def read_torch(folder, file):
         raise CheckpointError(f"{file} would run code, or it is damaged: save the state_dict() alone") from e
 
     # find the weights: {"model": {"module": weights}, "epoch": 3}, say, holds them two levels deep
-    state = saved
+    state, left_out = saved, []
     for key in STATE_DICTS:
         if isinstance(state.get(key), dict):
+            left_out += [other for other in state if other != key and holds_weights(state[other])]
             state = state[key]
     tensors = {}
     for name, x in state.items():
@@ -134,7 +135,12 @@ def read_torch(folder, file):
             tensors[name] = TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
     require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights: save the state_dict() alone")
     folder.bytes_read.append(folder.size(file))
-    return tensors, config_of_training(saved)
+    return tensors, config_of_training(saved), left_out
+
+
+def holds_weights(value):
+    """Returns whether something in a file may be a model: a dict with weights, not with states of random generators."""
+    return isinstance(value, dict) and any(torch.is_tensor(x) and x.dtype in DTYPES.values() for x in value.values())
 
 
 def config_of_training(saved):
@@ -164,6 +170,7 @@ class Checkpoint(NamedTuple):
     folder: Folder | None = None  # None: it is in memory
     size: int = 0  # bytes in all its files of weights
     files: list = []  # their names
+    left_out: list = []  # what other models are in these files
 
     @property
     def note(self):
@@ -221,10 +228,10 @@ def open_checkpoint(source):
         contents = dict(zip(files, pool.map(partial(read_file, folder), files)))
 
     # if there is an index, it says which file has a tensor, because others may have old copies
-    tensors, config = contents[files[0]]
+    tensors, config, left_out = contents[files[0]]
     if file_of:
         tensors = {tensor: contents[file][0][tensor] for tensor, file in file_of.items()}
-        for in_file, _ in contents.values():
+        for in_file, *_ in contents.values():
             unlisted = sorted(in_file.keys() - file_of.keys())
             require(not unlisted, f"the index.json does not list {unlisted[:1]} of its files: save the model again")
     if not config and "config.json" in folder.names:
@@ -233,7 +240,7 @@ def open_checkpoint(source):
     # count parameters. Tied weights are the same bytes, so they have one key
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     size = sum(map(folder.size, files))
-    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, files)
+    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, files, left_out)
 
 
 def read_module(module):

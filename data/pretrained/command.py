@@ -2,13 +2,14 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 import torch
 
 import analyze
 
 from .. import expand, keep_memory, printable
-from . import CheckpointError, tables
+from . import CheckpointError, require, tables
 from .scoring import score_model
 
 
@@ -63,6 +64,8 @@ def main(argv):
     keep_memory()
     args = read_command(argv)
     try:
+        for path in filter(None, (args.csv, args.plot, args.matrices)):
+            require(Path(path).parent.is_dir(), f"{path}: there is no folder {Path(path).parent}: make it first")
         with tables.new_file(args.csv):
             has_failed = report_models(args)
     except (CheckpointError, OSError) as e:  # OSError: a file cannot be read or written

@@ -134,7 +134,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
 
     source = tables.known_as(source)
     table = tables.score_table(rows, model=name, source=source, params=opened.n_params, gamma=gamma)
-    note = "; left out: ".join(filter(None, [opened.note, "; ".join(left_out)]))
+    note = "; left out: ".join(filter(None, [opened.note, "; ".join(opened.left_out + left_out)]))
     return ScoredModel(table, note, opened, {(stack.name, layer.index): layer for stack, layer in layers})
 
 
