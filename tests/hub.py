@@ -77,6 +77,8 @@ class Handler(BaseHTTPRequestHandler):
         return repo, commit
 
     def info(self, name: str, revision: str):
+        if self.hub.busy:
+            return 429, {"Retry-After": self.hub.busy.pop()}, b""
         repo, commit = self.find(name, revision)
         siblings = [{"rfilename": file, "size": len(content)} for file, content in repo.files[commit].items()]
         return in_json({"id": name, "sha": commit, "siblings": siblings})
@@ -127,6 +129,7 @@ class Hub:
         self.log: list[SimpleNamespace] = []  # requests, with the bytes of body that were sent
         self.ranges = True
         self.shift = 0  # by how many bytes every range begins later than was asked for
+        self.busy = []  # the seconds to wait that it answers at first, if it is asked for a repository
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.hub = self
         self.server.handle_error = lambda *_: None  # a client that hangs up

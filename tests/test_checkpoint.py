@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import struct
+import time
 import zipfile
 
 import pytest
@@ -70,6 +71,16 @@ def test_a_host_that_does_not_send_the_range_asked_for_is_refused(hub, ranges, s
     hub.ranges, hub.shift = ranges, shift
     assert "does not serve byte ranges" in refusal("org/toy")
     assert hub.sent("model.safetensors") < 20_000_000  # what lies between two programs when the one hangs up
+
+
+def test_the_first_question_is_asked_again_when_a_busy_hub_says_and_not_for_ever(hub, monkeypatch):
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    hub.add("org/toy", SINGLE)
+    hub.busy = [30, 7]
+    assert read("org/toy@main").config and waits == [8, 31]  # a second more, in case clocks differ
+    hub.busy = [0] * 20
+    assert "429" in refusal("org/toy") and len(hub.busy) > 10
 
 
 @pytest.mark.parametrize("source, words", [

@@ -8,11 +8,12 @@ import difflib
 import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx2  # the HTTP client of huggingface_hub
 import numpy
 import torch
-from huggingface_hub import HfApi, hf_hub_download, hf_hub_url, snapshot_download, try_to_load_from_cache
+from huggingface_hub import HfApi, ModelInfo, hf_hub_download, hf_hub_url, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff
 from tqdm import tqdm
@@ -121,8 +122,15 @@ def open_repository(where, revision):
     org, name, *folders = where.split("/")
     repo = f"{org}/{name}"
     inside = "".join(f"{folder}/" for folder in folders if folder)
+    url = f"{HfApi().endpoint}/api/models/{repo}"
+    if revision:
+        url += f"/revision/{quote(revision, safe='')}"
     try:
-        info = HfApi().model_info(repo, revision=revision or None, files_metadata=True, timeout=WAIT)
+        # as HfApi().model_info, but if the Hub is busy it waits as Retry-After says, and asks again
+        answer = http_backoff("GET", url, params={"blobs": True}, headers=build_hf_headers(), timeout=WAIT,
+                              retry_on_exceptions=())
+        hf_raise_for_status(answer)
+        info = ModelInfo(**answer.json())
     except (httpx2.TransportError, OfflineModeIsEnabled):
         tqdm.write(printable(f"{repo}: the Hub is out of reach, so the local cache is read"), file=sys.stderr)
         return Folder(Path(snapshot_download(repo, revision=revision or None, local_files_only=True), inside))
