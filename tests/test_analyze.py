@@ -1,5 +1,6 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
+import re
 import subprocess
 import sys
 from collections import namedtuple
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, LlamaConfig, T5Config, logging
+from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, directionality_eq17, scores, symmetry
@@ -23,6 +24,7 @@ ROOT = Path(analyze.__file__).parent
 LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
                     head_dim=16, intermediate_size=32)
 T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
+TINY = dict(vocab_size=30, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
 QUERY = "encoder.layer.{i}.attention.self.query.weight"  # of BERT
 KEY = "encoder.layer.{i}.attention.self.key.weight"
 PAIRS = torch.randn(3, 2, 16, 16, generator=torch.Generator().manual_seed(0))  # q.weight and k.weight of three layers
@@ -345,6 +347,43 @@ def test_a_few_models_are_drawn_by_layer_with_what_chance_gives_each(drawn, anal
             ends = [-layers.directionality_95, layers.directionality_95]
             chance = [layers.symmetry_chance] if name == "symmetry" else ends
             assert all(list(values) in dotted for values in chance)
+
+
+@pytest.mark.parametrize("names", [
+    ["runs/ft/checkpoint-1000", "runs/ft/checkpoint-100", "runs/ft/checkpoint-200"],
+    [f"m@step{n}-of-7" for n in (1000, 100, 20, 3, 4, 5)]])
+def test_checkpoints_of_one_training_are_drawn_over_the_number_in_their_names_in_its_order(drawn, analysed, names):
+    found = analysed("--hf", *[bert(name, PAIRS + i * PAIRS.mT) for i, name in enumerate(names)], "--plot=f.png")
+    steps = found.table.model.map(lambda name: int(re.search(r"(?:-|@step)(\d+)", name)[1]))
+    medians = found.table.infer_objects().groupby(steps).median(numeric_only=True)
+    assert list(medians.index) == sorted(steps.unique())
+    for axis, name in zip(drawn[0].axes, ("symmetry", "directionality")):
+        [line] = [line for line in axis.lines if line.get_label().endswith("(encoder)")]
+        assert line.get_label() == f"{names[0].replace('1000', '*')} (encoder)"
+        assert list(line.get_xdata()) == list(medians.index) and list(line.get_ydata()) == list(medians[name])
+        ends = [-medians.directionality_95, medians.directionality_95]
+        dotted = [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == ":"]
+        assert dotted == [list(values) for values in ([medians.symmetry_chance] if name == "symmetry" else ends)]
+        [dots] = [line for line in axis.lines if line.get_marker() == "."]
+        assert sorted(dots.get_xydata().tolist()) == sorted(map(list, zip(steps, found.table[name])))
+
+
+@pytest.mark.parametrize("names", [["a-1", "a-2-3"], ["a-1", "b-2"], ["a-1", "b-1"], ["a-1-1", "a-2-2"], ["a-1"]])
+def test_other_models_are_drawn_by_layer(drawn, analysed, names):
+    analysed("--hf", *map(bert, names), "--plot=f.png")
+    assert drawn[0].axes[0].get_xlabel() == "layer"
+
+
+def test_models_of_two_sizes_whose_names_differ_in_a_number_are_drawn_by_layer(drawn, analysed):
+    names = [model(BertConfig(hidden_size=size, **TINY), f"b-{size}") for size in (16, 32)]
+    analysed("--hf", *names, "--plot=f.png")
+    assert drawn[0].axes[0].get_xlabel() == "layer"
+
+
+def test_a_long_name_is_shortened_at_its_front(analysed):
+    names = [bert(f"a/{40 * 'b'}/checkpoint-{n}") for n in (1, 20)]
+    lines = analysed("--hf", *names).out.splitlines()[2:4]
+    assert all(f"bb/checkpoint-{n} " in line for n, line in zip((1, 20), lines))
 
 
 def test_w_qk_of_every_layer_is_read_when_it_is_asked_for(tmp_path):

@@ -1,6 +1,8 @@
 """Draws the scores of pretrained models, by size or by layer, and W_qk itself."""
 
+import re
 import textwrap
+from functools import partial
 
 import numpy as np
 import pandas
@@ -16,13 +18,20 @@ DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a
 
 def draw(scored, args):
     """Draws what analyze.py --plot and --matrices ask for. scored: a list of ScoredModels."""
-    # a few models by layer, or more of them by size
+    # a few models by layer, more of them by size, and checkpoints of one training by their number
     if args.plot:
-        stacks = pandas.concat([model.table for model in scored]).groupby(STACK, sort=False)
+        table = pandas.concat([model.table for model in scored])
+        stacks = table.groupby(STACK, sort=False)
         named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
         plot, title = plot_layers, "Scores of each layer"
         legend = "dotted: mean symmetry, and 95 % range of directionality, by chance"
-        if len(scored) > LINES:
+        common, number_of = find_numbers(table["model"].unique())
+        if number_of and table["params"].nunique() == 1:
+            stacks = table.assign(checkpoint=table["model"].map(number_of)).groupby("stack", sort=False)
+            named = [(short(f"{common} {stack}".strip()), rows) for stack, rows in stacks]
+            plot, title = partial(plot_layers, x="checkpoint"), "Scores of checkpoints"
+            legend = f"line: median over layers; dots: layers; {legend}"
+        elif len(scored) > LINES:
             plot, title = plot_sizes, "Scores of pretrained models by size"
             legend = "dots: median over layers; bars: quartiles"
 
@@ -45,17 +54,35 @@ def kind_of(rows):
     return KINDS.get(rows["causal"].iloc[0], "causal unknown")
 
 
-def plot_layers(axis, score, stacks):
-    """Draws a few stacks, pairs of a name and rows, by layer: a line each, heads as dots, dotted what chance gives."""
+def find_numbers(names):
+    """
+    Returns what names have in common but for one number, and {name: its number}, which is empty if they differ in more.
+    Example: ft/checkpoint-200 and ft/checkpoint-1000 -> "ft/checkpoint-*", {"ft/checkpoint-200": 200, ...}
+    """
+    for number in re.finditer(r"\d+", names[0]):
+        before, after = names[0][: number.start()], names[0][number.end() :]
+        matches = [re.fullmatch(rf"{re.escape(before)}(\d+){re.escape(after)}", name) for name in names]
+        if len(names) > 1 and all(matches):
+            return f"{before}*{after}", {match[0]: int(match[1]) for match in matches}
+    return "", {}
+
+
+def plot_layers(axis, score, stacks, x="layer"):
+    """
+    Draws a few stacks, pairs of a name and rows, by layer: a line each, heads as dots, dotted what chance gives. Or, if
+    x is checkpoint, over this column: a line of medians over layers, and layers as dots.
+    """
     style_of = styles({name: rows["causal"].iloc[0] for name, rows in stacks})
     for name, rows in stacks:
-        layers, heads, style = whole_layers(rows), rows[rows["head"].notna()], style_of[name]
-        axis.plot(heads["layer"], heads[score], ".", color=style["color"], alpha=0.3)
-        axis.plot(layers["layer"], layers[score], "o", ms=4, label=f"{name} ({kind_of(rows)})", **style)
-        end = layers["directionality_95"]
-        for line in [layers["symmetry_chance"]] if score == "symmetry" else [-end, end]:
-            axis.plot(layers["layer"], line, color=style["color"], ls=":", lw=1, marker="_")
-    axis.set_xlabel("layer")
+        lines, dots, style = whole_layers(rows), rows[rows["head"].notna()], style_of[name]
+        if x == "checkpoint":
+            lines, dots = lines.groupby(x, as_index=False).median(numeric_only=True), lines
+        axis.plot(dots[x], dots[score], ".", color=style["color"], alpha=0.3)
+        axis.plot(lines[x], lines[score], "o", ms=4, label=f"{name} ({kind_of(rows)})", **style)
+        end = lines["directionality_95"]
+        for line in [lines["symmetry_chance"]] if score == "symmetry" else [-end, end]:
+            axis.plot(lines[x], line, color=style["color"], ls=":", lw=1, marker="_")
+    axis.set_xlabel(x)
     axis.locator_params(axis="x", integer=True)
 
 
