@@ -2,7 +2,10 @@
 
 import functools
 import re
+import types
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -165,6 +168,54 @@ def test_heads_that_are_no_pair_and_lists_in_place_of_pairs_are_refused_with_wha
     for thing in "q", None, {}, object():
         with pytest.raises(ValueError, match="layer 0: "):
             score_layers([(thing, thing)])
+
+
+PAGE = (Path(analyze.__file__).parent / "data/pretrained/README.md").read_text()
+G = 2  # groups, each of H / G query heads, a key head and a value head
+Q, K, V = torch.randn(H * D, C), torch.randn(H * D, C), torch.randn(H * D, C)  # (out, in)
+FEW_K, FEW_V = K[: G * D], V[: G * D]
+OF_HEADS = [w.unflatten(0, (H, D)) for w in (Q, K, V)]
+OF_GROUPS = [Q.view(G, H // G * D, C), FEW_K.view(G, D, C), FEW_V.view(G, D, C)]
+CUTS = {  # how a row of the page begins: the weight, its W_q and W_k before .T, and how they come out of the cut
+    "`.view(B, T, 3, H, D)`": (torch.cat([Q, K, V]), Q, K),
+    "`.view(B, T, H, 3 * D)`": (torch.cat(OF_HEADS, 1).flatten(0, 1), Q, K),
+    "`.split([H * D": (torch.cat([Q, FEW_K, FEW_V]), Q, FEW_K),
+    "`.view(B, T, G, q_per_kv + 2, D)`": (torch.cat(OF_GROUPS, 1).flatten(0, 1), Q, FEW_K),
+    "TransformerLens": (OF_HEADS[0].mT, Q.T, None),
+    "Flax": (OF_HEADS[0].permute(2, 0, 1), Q.T, None),
+    "GPT-2's Conv1D": (torch.cat([Q, K, V]).T, Q.T, K.T),
+}
+
+
+@pytest.mark.parametrize("begin, weight, q, k", [(begin, *tensors) for begin, tensors in CUTS.items()], ids=CUTS)
+def test_the_page_cuts_a_weight_as_its_model_does(begin, weight, q, k):
+    [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {begin}")]
+    *assigned, last = re.findall("`([^`]*)`", row.rpartition(" | ")[2])
+    names = dict(w=weight, H=H, Hkv=G, D=D, C=C, G=G, q_per_kv=H // G)
+    if assigned:  # `g = w...`, then a cut for q and one for k
+        exec(assigned[0], names)
+        found = [eval(assigned[1], names), eval(last, names)]
+    else:
+        found = eval(last, names)
+        found = [found, None] if k is None else found[:2]
+    assert torch.equal(found[0], q)
+    assert k is None or torch.equal(found[1], k)
+
+
+def test_the_lines_for_transformerlens_run_on_a_model_of_its_shapes(tmp_path, monkeypatch):
+    block = re.search(r"## TransformerLens.*?```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    w_q, w_k = torch.randn(2, 8, H, C, D, requires_grad=True)  # of eight layers
+    model = types.SimpleNamespace(W_Q=w_q, W_K=w_k)
+    weights = {f"h.{i}.attn.c_attn.weight": torch.randn(C, 3 * C) for i in range(8)}
+    path = model_folder(tmp_path / "m", weights, dict(model_type="gpt2", n_layer=8, n_head=H, n_embd=C))
+    hooked_transformer = types.SimpleNamespace(from_pretrained_no_processing=lambda _: model)
+    names = dict(analyze=analyze, HookedTransformer=hooked_transformer)
+    exec(block.replace('"gpt2", per_head', f"{str(path)!r}, per_head"), names)
+    [of_table] = names["scored"].table.query("layer == 7 and head == 3").symmetry
+    assert names["scored"].wqk(7, head=3).shape == (C, C) and isinstance(names["M"], np.ndarray)
+    table = score_layers(names["pairs"], names["heads"], per_head=True).table
+    [of_head] = table.query("layer == 7 and head == 3").symmetry
+    assert of_head == pytest.approx(analyze.symmetry(torch.from_numpy(names["M"])).item(), abs=1e-5) != of_table
 
 
 # ---- W_qk of a head ----------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ def read_command(argv):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME", help="names, ids or paths")
     parser.add_argument("--csv", metavar="FILE", help="write the scores to a new FILE, after every model")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer; of more than 4 models, by size")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer; of more than 4 models, by "
+                        "size; of checkpoint-100, checkpoint-200, ..., by this number")
     parser.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     parser.add_argument("--matrices", metavar="FILE.png", help="draw W_qk of the last layer of each model")
     parser.add_argument("--gamma", type=float, default=analyze.GAMMA,
