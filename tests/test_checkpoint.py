@@ -234,12 +234,12 @@ def test_a_file_of_another_program_is_read_if_its_path_is_given(tmp_path):
 
 def test_of_several_models_in_one_file_those_that_are_not_read_are_named(tmp_path):
     one, other = [{f"layers.0.self_attn.{x}_proj.weight": torch.randn(16, 16) for x in "qk"} for _ in range(2)]
-    saved = {"net": other, "model": one, "model_ema": other, "epoch": 3, "rng": {"cpu": torch.get_rng_state()},
+    saved = {"net": other, "model": one, "model_ema": other, 7: other, "rng": {"cpu": torch.get_rng_state()},
              "optimizer": {"state": {0: {"exp_avg": torch.ones(2, 2)}}, "param_groups": []}}
     config = b'{"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 2}'
     run = folder(tmp_path / "run", {"a.pt": as_bin(saved), "b.pt": as_bin({"model": one, "epoch": 3})}, config)
     scored, alone = analyze.score_model(run / "a.pt"), analyze.score_model(run / "b.pt")
-    assert scored.note.endswith(" in a.pt; left out: net; model_ema") and "left out" not in alone.note
+    assert scored.note.endswith(" in a.pt; left out: net; model_ema; 7") and "left out" not in alone.note
     assert list(scored.table.symmetry) == list(alone.table.symmetry)
 
 

@@ -126,7 +126,7 @@ def read_torch(folder, file):
     state, left_out = saved, []
     for key in STATE_DICTS:
         if isinstance(state.get(key), dict):
-            left_out += [other for other in state if other != key and holds_weights(state[other])]
+            left_out += [str(other) for other in state if other != key and holds_weights(state[other])]
             state = state[key]
     tensors = {}
     for name, x in state.items():

@@ -122,9 +122,7 @@ def open_repository(where, revision):
     org, name, *folders = where.split("/")
     repo = f"{org}/{name}"
     inside = "".join(f"{folder}/" for folder in folders if folder)
-    url = f"{HfApi().endpoint}/api/models/{repo}"
-    if revision:
-        url += f"/revision/{quote(revision, safe='')}"
+    url = f"{HfApi().endpoint}/api/models/{repo}/revision/{quote(revision or 'main', safe='')}"
     try:
         # as HfApi().model_info, but if the Hub is busy it waits as Retry-After says, and asks again
         answer = http_backoff("GET", url, params={"blobs": True}, headers=build_hf_headers(), timeout=WAIT,

@@ -13,8 +13,7 @@ import torch
 from tqdm import tqdm
 
 import analyze
-from analyze import (GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk, parts_of_symmetry,
-                     unrounded)
+from analyze import GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk, parts_of_symmetry
 
 from .. import printable
 from . import CheckpointError, only_checkpoint_errors, require, tables  # the first is analyze.CheckpointError, too
@@ -33,7 +32,7 @@ class ScoredModel(NamedTuple):
     checkpoint: Checkpoint | None = None  # None: there is nothing to read
     layers: dict = {}  # {(stack, layer): where it is in the checkpoint, a Layer}
 
-    @unrounded()
+    @analyze.unrounded()
     def wqk(self, layer, stack="", head=None):
         """W_qk of a layer or a head, (C, C), in float64. It is read again, so that no model has to fit into memory."""
         require((stack, layer) in self.layers, f"no layer {layer} of stack {stack!r} to read: see the table")
@@ -42,8 +41,7 @@ class ScoredModel(NamedTuple):
         w_q, w_k = where.heads(tensors)  # (H, C, D), (Hkv, C, D)
         if head is not None:
             require(0 <= head < len(w_q), f"no head {head}: layer {layer} has heads 0 to {len(w_q) - 1}")
-            key_head = head // (len(w_q) // len(w_k))
-            w_q, w_k = w_q[[head]], w_k[[key_head]]
+            w_q, w_k = w_q[[head]], w_k[[head * len(w_k) // len(w_q)]]  # itself and its key head, g(h) below
         w_q, w_k = layer_factors(w_q, w_k)
         return analyze.wqk(in_float64(w_q), in_float64(w_k))
 
@@ -117,7 +115,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
     """
     name = printable(type(source).__name__ if isinstance(source, torch.nn.Module) else str(source))
     rows = []
-    with torch.device("cpu"), unrounded():  # new tensors are on the CPU, whatever the user has set
+    with torch.device("cpu"), analyze.unrounded():  # new tensors are on the CPU, whatever the user has set
         # 1) find out where q and k are, from the config and the names and shapes of tensors
         opened = open_checkpoint(source)
         shapes = {key: tensor.shape for key, tensor in opened.tensors.items()}
@@ -139,7 +137,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
 
 
 @torch.no_grad()
-@unrounded()
+@analyze.unrounded()
 def rows_of_layer(w_q, w_k, gamma, per_head, name, **place):
     """The row of a layer for a table, and with per_head of each head: a list. place: more cells, the same in all."""
     require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
