@@ -129,15 +129,20 @@ class TrainConfig:
                               varies=WHERE)
 
     def __post_init__(self):
+        # sizes that fit each other
         require(self.n_embd % self.n_head == 0,
                 f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
         require(self.positions != "rotary" or self.n_embd // self.n_head % 2 == 0,
                 "rotary positions turn pairs of dimensions: expected an even n_embd / n_head")
+
+        # something to predict, which the model does not see
         require(self.causal or self.objective != "next",
                 "objective = 'next' with causal = False: every token would see the one it predicts")
         require(self.mask_share + self.random_share <= 1, "mask_share + random_share is more than 1")
         require(self.predicts_next or round(self.mlm_probability * self.block_size) > 0,
                 f"mlm_probability = {self.mlm_probability} masks no token of a sequence")
+
+        # options that exclude each other
         require(self.tie != "mirror" or self.n_head % 2 == 0,
                 f"tie = 'mirror' with n_head = {self.n_head}, expected pairs of heads")
         require(self.tie == "none" or self.positions != "untied", "tie: W_q and W_k of untied positions are not tied")

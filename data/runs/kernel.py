@@ -71,6 +71,7 @@ def split_inputs(trainer, L):
 
 def share_of_logits(trainer, w, p):
     """Returns R^2 = 1 - |L - L_pp|^2 / |L|^2 of each layer, L = x W x^T and L_pp = p W p^T. w (L, C, C)."""
+    # softmax does not see what all keys of a query have in common, so take off the mean over those that it sees
     T = p.shape[1]
     sees = torch.ones(T, T, dtype=p.dtype, device=p.device)
     if trainer.cfg.causal:
@@ -80,6 +81,7 @@ def share_of_logits(trainer, w, p):
         logits = logits * sees
         return logits - sees * logits.sum(-1, keepdim=True) / sees.sum(-1, keepdim=True)
 
+    # on texts that p has not seen
     of_positions = less_mean(p @ w @ p.mT)  # (L, T, T)
     errors, squares = 0.0, 0.0
     for x in inputs(trainer, range(N_BATCHES, 2 * N_BATCHES)):
@@ -117,6 +119,7 @@ def measure_layer(trainer, block, w_q, w_k, p, tt, logits):
 
 def loss_with(trainer, attn, m, w_k):
     """Returns the validation loss with logits (x M_h + b_q,h W_k,h^T) x^T / sqrt(D). m (H, C, C), w_k (H, C, D)."""
+    # as queries (x M_h + b_q,h W_k,h^T), and as keys x itself
     C, D = w_k.shape[1:]
     bias = 0.0
     if attn.q.bias is not None:
@@ -129,7 +132,8 @@ def loss_with(trainer, attn, m, w_k):
         q = rows_at(x, predict_at)[:, None] @ m + bias  # (B, H, Q, C)
         return scale * q, x[:, None].expand(-1, len(m), -1, -1)
 
-    attn.queries_and_keys = queries_and_keys  # in place of the method
+    # put them in place of the method. A fork's attention may never call it
+    attn.queries_and_keys = queries_and_keys
     loss = trainer.evaluate()
     del attn.queries_and_keys
     return loss if calls else math.nan

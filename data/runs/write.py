@@ -19,7 +19,7 @@ import subprocess
 import pandas
 import torch
 
-from analyze import limit_of_symmetry, multiply, parts_of_symmetry, scores
+from analyze import limit_of_symmetry, multiply, parts_of_symmetry, scores, unrounded
 from config import ROOT, as_now, may_differ, require
 from data.atomic import remove_leftovers, replacing, write_json
 
@@ -31,6 +31,7 @@ AT_END = "symmetry_95", *KERNEL
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
+@unrounded()
 def score_rows(step, matrix, n_heads, new, previous, at_end=None):
     """
     Returns the rows of scores.csv at one step, each {column: a number}. Column `head` is "" for a layer.
