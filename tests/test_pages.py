@@ -14,6 +14,7 @@ import torch
 import analyze
 import train
 from config import ROOT, command_line
+from data import fill
 from data.runs import __main__ as runs
 from data.runs import front
 from data.runs.kept import pool
@@ -60,7 +61,8 @@ NOT_HERE = (  # how lines begin that need a network, its corpus or a GPU, or tha
     "python data/wikipedia/prepare.py", "python -m data.runs out/plans", "pip install",
     "python tests/exercises/micro.py", "python -m config.plan")
 PROGRAMS = {"train.py": lambda words: train.main(command_line([*words, *SHORT])), "analyze.py": analyze.main,
-            "data.runs": runs.main, "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
+            "data.runs": runs.main, "data.fill": fill.main,
+            "data/text/prepare.py": lambda words: prepare.main([*words, "--out_dir=data/text/bytes"])}
 
 
 @pytest.mark.bert_block  # analyze.py finds its q and its k in a checkpoint

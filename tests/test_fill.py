@@ -1,0 +1,48 @@
+"""data/fill.py: what a model puts into blanks, and how a decoder goes on. pytest tests/test_fill.py"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from data import fill
+from data.runs.model import open_run
+from tests.lives import run
+
+pytestmark = pytest.mark.bert_block
+
+
+def said(capsys, *argv):
+    """What the command prints, or the line in which it ends."""
+    try:
+        fill.main([*map(str, argv)])
+    except SystemExit as e:
+        return e.code
+    return capsys.readouterr().out
+
+
+def test_the_guesses_for_a_blank_are_the_softmax_of_the_logits_of_the_masked_text(finished, capsys):
+    model, _ = open_run(finished.out_dir)
+    ids = [*b"re", 257, *b"urn ", 257]  # a mask token for each blank
+    shares = model(torch.tensor([ids]))[0].softmax(-1)
+    for line, at, before in zip(said(capsys, finished.out_dir, "re?urn ?").splitlines(), (2, 7), ("re", "return ")):
+        best = shares[at].topk(3)
+        values, indices = best.values.tolist(), best.indices.tolist()
+        expected = [f"{bytes([i]).decode(errors='replace') if i < 256 else ''!r} {p:.0%}" for p, i in zip(values, indices)]
+        assert line.endswith(f"?    {', '.join(expected)}") and line.startswith("...re")
+    assert said(capsys, finished.out_dir, "re_urn_", "--blank=_").count("\n") == 2
+
+
+def test_a_decoder_goes_on_from_a_text_the_same_way_each_time(cfg, capsys):
+    run(cfg, causal=True)
+    capsys.readouterr()
+    first = said(capsys, cfg.out_dir, "def f(", "--tokens=30")
+    assert first.startswith("def f(") and len(first) > 20 and first == said(capsys, cfg.out_dir, "def f(", "--tokens=30")
+
+
+@pytest.mark.parametrize("argv, words", [("{run} abc", "the text has no blank: write ? where one is"),
+                                         ("{run} aaaaaaaaaaaaaaaa?", "17 tokens are more than the 16 of this model"),
+                                         ("{none} a?", "No such file")])
+def test_what_cannot_be_filled_is_said_in_one_line(finished, tmp_path, capsys, argv, words):
+    line = said(capsys, *argv.format(run=finished.out_dir, none=Path(tmp_path, "none")).split())
+    assert line.startswith("python -m data.fill: ") and words in line and "\n" not in line
