@@ -199,3 +199,14 @@ def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message.replace("{", r"\{")) as error:
         find_stacks(config, names)
     assert "\n" not in str(error.value)
+
+
+def test_attention_that_pools_tokens_is_named_as_left_out():
+    """As in SigLIP: one query, learned, looks at all tokens of the last layer. It is no layer of the model."""
+    config = dict(model_type="siglip", text_config=dict(num_hidden_layers=2, num_attention_heads=4),
+                  vision_config=dict(num_hidden_layers=2, num_attention_heads=4))
+    shapes = {f"{part}_model.encoder.layers.{i}.self_attn.{x}_proj.weight": (32, 32)
+              for part in ("text", "vision") for i in range(2) for x in "qk"}
+    assert find_stacks(config, shapes)[1] == []
+    shapes["vision_model.head.attention.in_proj_weight"] = (96, 32)
+    assert find_stacks(config, shapes)[1] == ["attention that pools tokens"]

@@ -52,8 +52,16 @@ def is_cross_attention(name):
 def looks_like_query(name, shape):
     """Returns whether a tensor may hold the queries of a layer, alone or with the keys."""
     # h.0.attn.c_attn.weight (3 C, C) may. Its bias has one dimension. pooler.query.weight has no number, so no layer
-    number = re.search(r"(^|\.)\d+\.", name)
-    return bool(number and len(shape) > 1 and LIKE_QUERY.fullmatch(name))
+    return len(shape) > 1 and is_in_layer(name) and LIKE_QUERY.fullmatch(name) is not None
+
+
+def pools_tokens(name, shape):
+    """Returns whether a tensor may hold the queries of an attention outside of layers: SigLIP's head.attention.in_proj."""
+    return len(shape) > 1 and not is_in_layer(name) and LIKE_QUERY.fullmatch(name) is not None
+
+
+def is_in_layer(name):
+    return re.search(r"(^|\.)\d+\.", name) is not None
 
 
 def refuse_changed(layers, names, unscored):

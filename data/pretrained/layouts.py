@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from .beside import PREDICTING, is_cross_attention, is_of, looks_like_query, refuse_changed
+from .beside import PREDICTING, is_cross_attention, is_of, looks_like_query, pools_tokens, refuse_changed
 from . import CheckpointError, forms, only_checkpoint_errors, require
 from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)
@@ -100,6 +100,8 @@ def stacks_of_parts(config, shapes):
     cross = {name for name in queries if is_cross_attention(name)}
     if cross:
         left_out.append("cross-attention")
+    if any(pools_tokens(name, shapes[name]) and not is_cross_attention(name) for name in shapes):
+        left_out.append("attention that pools tokens")
     left = sorted(queries - accounted_for - cross)
     reason = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
     require(stacks and not left, f"{model_type}: {reason}: {advice(queries)}")
