@@ -23,7 +23,8 @@ def fill(model, meta, encode, decode, text, blank):
     for piece in text.split(blank):
         ids += [*encode(piece), meta["mask_token"]]
     ids.pop()  # behind the last piece
-    require(len(ids) <= model.cfg.block_size, f"{len(ids)} tokens are more than the {model.cfg.block_size} of this model")
+    most = model.cfg.block_size
+    require(len(ids) <= most, f"{len(ids)} tokens are more than the {most} of this model")
     shares, guesses = model(torch.tensor([ids]))[0].softmax(-1).topk(3)  # (T, 3) each
     for at, token in enumerate(ids):
         if token == meta["mask_token"]:

@@ -56,7 +56,7 @@ def looks_like_query(name, shape):
 
 
 def pools_tokens(name, shape):
-    """Returns whether a tensor may hold the queries of an attention outside of layers: SigLIP's head.attention.in_proj."""
+    """Returns whether a tensor may hold queries outside of layers, as head.attention.in_proj_weight of SigLIP does."""
     return len(shape) > 1 and not is_in_layer(name) and LIKE_QUERY.fullmatch(name) is not None
 
 
