@@ -53,6 +53,7 @@ def main(argv=None):
     from data.runs.model import open_run
 
     try:
+        # the weights do not say how their text was cut into tokens: the record of the run does
         model, cfg = open_run(args.run)
         tokenizer = json.loads(Path(args.run, "run.json").read_text("utf-8"))["data"]["tokenizer"]
         given = model, TOKENIZERS[tokenizer], *make_coder(tokenizer)
