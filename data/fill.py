@@ -7,6 +7,7 @@ What a trained model makes of a text: an encoder fills in blanks, and a decoder 
 
 import argparse
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -49,7 +50,10 @@ def main(argv=None):
     cli.add_argument("text", help="with blanks for an encoder; what a decoder begins with")
     cli.add_argument("--blank", default="?", help="what stands for a blank (?)")
     cli.add_argument("--tokens", type=int, default=100, help="that a decoder adds (100)")
+    cli.add_argument("--seed", type=int, default=0, help="another number gives another text of a decoder (0)")
     args = cli.parse_args(argv)
+    if not args.blank:
+        cli.error("--blank is empty")
     from data.runs.model import open_run
 
     try:
@@ -57,11 +61,13 @@ def main(argv=None):
         model, cfg = open_run(args.run)
         tokenizer = json.loads(Path(args.run, "run.json").read_text("utf-8"))["data"]["tokenizer"]
         given = model, TOKENIZERS[tokenizer], *make_coder(tokenizer)
-        torch.manual_seed(0)  # the same text each time
+        torch.manual_seed(args.seed)  # the same text each time
         if cfg.predicts_next:
             return print(go_on(*given, args.text, args.tokens))
         require(args.blank in args.text, f"the text has no blank: write {args.blank} where one is")
         print(*fill(*given, args.text, args.blank), sep="\n")
+    except (EOFError, pickle.UnpicklingError):
+        sys.exit(f"python -m data.fill: {args.run}/ckpt.pt is damaged, or no checkpoint")
     except (ConfigError, OSError, RuntimeError) as error:  # no run there; a fork's weights
         sys.exit(f"python -m data.fill: {str(error).splitlines()[0]}")
 
