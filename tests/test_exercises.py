@@ -104,6 +104,14 @@ def test_a_mistyped_word_ends_micro_in_one_line(words):
         micro.main(words.split())
 
 
+def test_micro_trains_several_seeds_and_says_what_each_ends_with(monkeypatch, capsys):
+    monkeypatch.setattr(micro, "STEPS", 1)
+    micro.main(["causal", "--seeds", "2"])
+    micro.main(["--seeds", "1"])
+    words = [re.sub(r"  loss.*", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert words == ["seed 1: step   1", "seed 2: step   1", "seed 1: step   1"]
+
+
 def test_micro_becomes_symmetric_with_positions_and_both_sides_with_or_without_masks(capsys):
     no_positions, no_mask = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
     assert last_symmetry(capsys) > 0.4 and last_symmetry(capsys, change=no_mask) > 0.4

@@ -4,6 +4,7 @@ The paper in one file of numpy: a layer of attention, trained with a backward pa
     python tests/exercises/micro.py              # an encoder: every token sees both sides
     python tests/exercises/micro.py causal       # causal attention: a token sees what comes before it, and itself
     python tests/exercises/micro.py causal 2     # another seed
+    python tests/exercises/micro.py --seeds 8    # the last lines of eight seeds; also with a word: causal --seeds 8
     python tests/exercises/micro.py left         # both sides, but the two bytes to the left of each blank are hidden
                                                  # right: the two to the right; both: one on each side
 
@@ -151,8 +152,14 @@ def directionality(m):
     return (r - c) / (r + c) if r + c > 0 else 0.0
 
 
-def main(argv):
-    """Trains, prints a line every 100 steps, and returns the weights at the end."""
+def main(argv, shown=range(0, STEPS + 1, 100)):
+    """Trains, prints a line at the steps that are shown, and returns the weights at the end."""
+    if len(argv) > 1 and argv[-2] == "--seeds" and argv[-1].isdigit():
+        for seed in range(1, int(argv[-1]) + 1):
+            print(f"seed {seed}: ", end="")
+            main([*argv[:-2], str(seed)], [STEPS])
+        return
+
     word = argv[0] if argv and argv[0] in BESIDE else ""
     seeds = argv[1:] if word else argv
     causal, beside = word == "causal", BESIDE.get(word, ())
@@ -167,7 +174,7 @@ def main(argv):
     for step in range(STEPS + 1):
         loss, g = loss_and_gradients(w, *get_batch(text, rng, beside), causal)
         losses.append(loss)
-        if step % 100 == 0:
+        if step in shown:
             of_M = f"symmetry of M {symmetry(w['M']):+.2f}  directionality {directionality(w['M']):+.2f}"
             print(f"step {step:3}  loss {np.mean(losses[-50:]):.2f}  {of_M}", flush=True)
 
