@@ -3,6 +3,9 @@ Does the runs of a plan, for `python -m config.plan NAME --run`. Each one is a p
 it was stopped. What it prints is added to output.txt in its folder.
 """
 
+import contextlib
+import itertools
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +24,7 @@ def do_all(generations, n_jobs):
     processes, failed = [], []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be killed is the same as Ctrl-C
 
+    say_other_commits(generations)
     with tqdm(total=sum(map(len, generations)), unit="run") as bar, ThreadPoolExecutor(n_jobs) as pool:
         for runs in generations:
             # each thread of the pool does one run at a time, until its process ends. Children begin after all parents
@@ -42,6 +46,23 @@ def do_all(generations, n_jobs):
                     time.sleep(0.1)
                 return "stopped; the same command goes on"
     return "\n".join(failed)
+
+
+def say_other_commits(generations):
+    """Prints which runs have finished with another commit than that of the code."""
+    from data.runs import write  # and pandas with it
+
+    commit, others = write.find_commit(), []
+    for folder, _ in itertools.chain(*generations):
+        with contextlib.suppress(OSError):  # it has not begun, or its process says what is wrong
+            run = json.loads(Path(folder, "run.json").read_text("utf-8"))
+            last_row = Path(folder, "log.csv").read_text("utf-8").split()[-1]
+            is_finished = last_row.startswith(f"{run['config']['max_iters']},")
+            if is_finished and commit not in run["origin"]["commit"]:  # a list; of older code a text
+                others.append(folder)
+    if others:
+        print(f"{len(others)} finished runs are not of commit {commit}, as the code is. Delete a folder to do its run "
+              f"again: {' '.join(others)}", file=sys.stderr)
 
 
 def do(folder, words, processes):

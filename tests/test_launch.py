@@ -10,6 +10,8 @@ import pytest
 
 from config import launch
 from config.plan import main
+from data.runs import write
+from tests.test_runs import FALL, STEPS, write_run
 
 # In place of train.py. It writes into one file for all when it begins and when it ends, and ends when the text --until
 # is in this file. It fails if the name of its folder is b.
@@ -70,6 +72,19 @@ def test_a_run_that_fails_is_named_others_go_on_and_children_wait_for_all_parent
     assert launch.do_all(generations, 2) == "x/b failed: see its output.txt"
     assert said.read_text().splitlines()[-5:] == ["begin d", "end d", "end a", "begin of_a", "end of_a"]
     assert "train.py: no" in Path("x/b/output.txt").read_text("utf-8")
+
+
+def test_finished_runs_of_another_commit_than_the_code_are_named(said, monkeypatch, capsys):
+    monkeypatch.setattr(write, "find_commit", lambda: "c2")
+    write_run(Path("x/a"), commit="c1")
+    write_run(Path("x/b"), commit="c2")
+    write_run(Path("x/c"), FALL[:3], steps=STEPS[:3], commit="c1")  # has not finished
+    write_run(Path("x/d"), FALL[:4], steps=STEPS[:4], commit=["c1"], max_iters=300)
+    launch.do_all([runs("a", "b", "c", "new"), runs("d")], 1)
+    words = "2 finished runs are not of commit c2, as the code is. Delete a folder to do its run again: x/a x/d"
+    assert words in capsys.readouterr().err
+    launch.do_all([runs("c", "new")], 1)
+    assert "finished" not in capsys.readouterr().err
 
 
 def test_a_run_that_cannot_be_started_is_named_and_the_others_and_all_children_go_on(said):
