@@ -7,7 +7,8 @@ is one to copy. Without --run its runs are printed, one a line, as arguments of 
     python -m config.plan mine.py --max_iters=40        # of your own file, as a trial, in out/plans/mine_max_iters=40
 
 A run that has ended is not done again, even if the code has changed: delete its folder. An arm may begin with the last
-weights of another one, run by run, and names it as its parent: config/plans/switch.py.
+weights of another one, run by run, and names it as its parent: config/plans/kernel.py. Its skip_iters are the steps of
+the parent, or it sees the batches of the parent again.
 """
 
 import re
@@ -201,5 +202,6 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    end_with_pipe()
+    if "--run" not in sys.argv:  # or a broken pipe would end it, and leave its runs
+        end_with_pipe()
     main(sys.argv[1:])

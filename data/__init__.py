@@ -21,7 +21,7 @@ def expand(words):
     paths = []
     for word in words:
         is_pattern = re.search("[*?]", word) and not os.path.exists(word)
-        paths += is_pattern and sorted(glob.glob(word)) or [word]
+        paths += is_pattern and sorted(glob.glob(word.replace("[", "[[]"))) or [word]
     return paths
 
 

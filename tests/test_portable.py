@@ -39,9 +39,10 @@ def test_train_and_analyze_run_without_fcntl_and_mallopt(data_dir, tmp_path):
 
 def test_stars_that_no_shell_expands_are_paths_but_names_and_what_matches_nothing_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in "a-1", "a-2", "b[1]*":
-        (tmp_path / name).mkdir()
-    assert expand(["a-*", "a-?", "b[1]*", "c*", "a-1"]) == ["a-1", "a-2", "a-1", "a-2", "b[1]*", "c*", "a-1"]
+    for name in "a-1", "a-2", "b[1]*", "c[2]/d":
+        (tmp_path / name).mkdir(parents=True)
+    assert expand(["c[2]/*"]) == ["c[2]/d"]
+    assert expand(["a-*", "a-?", "b[1]*", "d*", "a-1"]) == ["a-1", "a-2", "a-1", "a-2", "b[1]*", "d*", "a-1"]
 
 
 @pytest.mark.parametrize("words", ["-m config.plan starts", "-m data.runs data/results/csv/starts.csv --all"])

@@ -153,6 +153,7 @@ def checkpoint_to_resume(folder, run, device):
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     checkpoint = torch.load(path, map_location=device, weights_only=True)
     if run["config"]["parent"]:  # it has these weights already, whatever the parent is by now
+        require(checkpoint.get("parent_sha256"), f"{path} is of another run: it began without a parent")
         run.update(parent_sha256=checkpoint["parent_sha256"], parent_config=checkpoint.get("parent_config"))
     before = identity(checkpoint, path)
     for key, here in identity(run, path).items():
