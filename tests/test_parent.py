@@ -16,6 +16,7 @@ from data import atomic
 from data.runs.kept import pool
 from tests.lives import TRAIN_STEP, checkpoint, in_processes, killed, log, make_trainer, refusal, result, resume, run
 from tests.test_runs import FALL, printed, write_run
+from tests.test_runs import run as compare
 
 
 def test_a_child_begins_with_the_last_weights_of_its_parent_and_with_nothing_else_of_it(finished, cfg):
@@ -106,11 +107,41 @@ def test_runs_whose_parents_are_of_two_settings_are_not_one_setting(tmp_path):
         pool([first, other])
 
 
+def test_a_run_without_a_parent_gets_none_when_it_goes_on_also_from_an_older_checkpoint(finished, cfg):
+    run(cfg, max_iters=8)
+    for key in "", "parent_sha256":
+        state = checkpoint(cfg)
+        state.pop(key, None)
+        torch.save(state, Path(cfg.out_dir, "ckpt.pt"))
+        said = refusal(cfg, init_from="resume", parent=finished.out_dir)
+        assert "is of another run: it began without a parent" in said
+
+
+def test_children_of_grandparents_of_two_settings_or_texts_are_not_of_one_setting(finished, cfg, tmp_path):
+    folders = []
+    for seed, learning_rate in (1, 1e-2), (2, 1e-2), (3, 2e-2):
+        old, child, grandchild = [str(tmp_path / f"{seed}/{name}-{seed}") for name in ("old", "child", "grandchild")]
+        run(cfg, out_dir=old, learning_rate=learning_rate, seed=seed)
+        run(cfg, out_dir=child, parent=old, seed=seed)
+        run(cfg, out_dir=grandchild, parent=child, seed=seed, learning_rate=3e-2)
+        folders.append(grandchild)
+    assert list(pool(folders[:2])["grandchild"].seeds()) == [1, 2]
+    with pytest.raises(ConfigError, match="two runs called grandchild differ in parent_config"):
+        pool(folders[1:])
+    run_json = Path(folders[1], "run.json")
+    values = json.loads(run_json.read_text())
+    values["parent_config"]["sha256"] = "of another text"
+    run_json.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="two runs called grandchild differ in parent_config"):
+        pool(folders[:2])
+
+
 def of_parent(folder, parent_seed, learning_rate=6e-3, **keys):
     """A run of test_runs whose parent had this seed and rate, and a folder called `both`."""
     write_run(folder, parent=f"out/both-{parent_seed}", **keys)
     run_json = json.loads((folder / "run.json").read_text())
-    parent = run_json["config"] | dict(parent="", seed=parent_seed, learning_rate=learning_rate)
+    parent = run_json["config"] | dict(parent="", seed=parent_seed, learning_rate=learning_rate,
+                                         causal=False, objective="auto")
     (folder / "run.json").write_text(json.dumps(run_json | dict(parent_config=parent)))
     return folder
 
@@ -133,13 +164,49 @@ def test_children_of_one_parent_are_no_pairs(tmp_path, is_one):
         folders.append(of_parent(tmp_path / f"b-{seed}", parent_seed, seed=seed, loss=FALL + 0.1, causal=True,
                                  objective="masked"))
     plan = tmp_path / "plan.py"
-    arms = dict(both={}, a=dict(parent="both", n_head=1, max_iters=1000), b=dict(parent="both", causal=True, n_head=1,
-                                                                                objective="masked", max_iters=1000))
+    keys = dict(n_head=1, max_iters=1000)
+    child = keys | dict(parent="both")
+    arms = dict(both=keys, a=child, b=child | dict(causal=True, objective="masked"))
     plan.write_text(f"base = 'config/tiny.py'\nseeds = range(1, 8)\narms = {arms}\n"
                     "planned = [('symmetry', 'b', '>', 'a')]")
     *_, test = [" ".join(line) for line in printed(*folders, "--plan", plan) if ">" in line]
     table = " ".join(printed(*folders, "--measure", "symmetry")[2])
     if is_one:
-        assert test.endswith("(7 runs of 1 parent) 1 not tested") and "(7 runs of 1 parent)" in table
+        assert test.endswith("(7 runs of one parent) 1 not tested") and "(7 runs of one parent)" in table
     else:
         assert test.endswith("not shown") and "[+0.000, +0.000]" in table
+
+
+def test_a_child_of_older_code_may_have_had_the_parent_of_the_others(tmp_path):
+    """It does not say what its parent was. The others may have one of their own setting, or of another."""
+    older = write_run(tmp_path / "older/a-3", seed=3, parent="both-3")
+    for name, learning_rate in ("same", 6e-3), ("other", 0.5):
+        newer = [of_parent(tmp_path / name / f"a-{seed}", seed, learning_rate, seed=seed) for seed in (1, 2)]
+        kept = tmp_path / f"{name}.csv"
+        assert not compare(older, "--csv", kept) and not compare(older, *newer, "--csv", kept)
+        assert list(pool([kept])["a"].seeds()) == [3, 1, 2]
+    for runs in [older, tmp_path / "same/a-1", tmp_path / "other/a-2"], [kept, of_parent(tmp_path / "a-4", 4, seed=4)]:
+        assert "two runs called a differ in parent_config" in compare(*runs)
+    newer = [of_parent(tmp_path / "again" / f"a-{seed}", seed, 0.25, seed=seed) for seed in (1, 2, 3)]
+    assert "has runs of a with another parent_config: give another --csv" in compare(*newer, "--csv", kept)
+
+
+def test_a_parent_of_older_code_had_the_default_of_a_newer_key(tmp_path):
+    folders = []
+    for seed in 1, 2:
+        folders.append(of_parent(tmp_path / f"a-{seed}", seed, seed=seed, skip_iters=1000))
+        values = json.loads((folders[-1] / "run.json").read_text())
+        values["parent_config"]["skip_iters"] = 0
+        if seed == 1:
+            del values["parent_config"]["skip_iters"]
+        (folders[-1] / "run.json").write_text(json.dumps(values))
+    assert list(pool(folders)["a"].seeds()) == [1, 2]
+
+
+def test_children_whose_parent_is_not_that_of_the_plan_are_refused(tmp_path):
+    plan, keys = tmp_path / "plan.py", dict(n_head=1, max_iters=1000)
+    arms = dict(both=keys | dict(learning_rate=6e-3), a=keys | dict(parent="both"))
+    plan.write_text(f"base = 'config/tiny.py'\nseeds = range(1, 8)\narms = {arms}")
+    assert not compare(of_parent(tmp_path / "a-1", 1), "--plan", plan)
+    other = of_parent(tmp_path / "a-2", 2, 0.5, seed=2)
+    assert "the parent of its a had another learning_rate" in compare(other, "--plan", plan)

@@ -19,6 +19,7 @@ from config.plan import STEPS_TO, is_measure, read_plan
 from data import expand
 from data.runs.compare import LEGEND, OF_KERNEL, arms_table, comparison_table, layers_table, steps_table, tests_table
 from data.runs.kept import is_kept, pool, write_comparison
+from data.runs.read import what_differs
 
 
 def report_runs(args):
@@ -151,6 +152,13 @@ def require_runs_of(plan, arms):
             require(is_found or is_free, f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
             if is_free and key in expected and is_kept(key):
                 print(f"{name} has {key} = {here!r}, and {there!r} in {plan.path}")
+
+        # the parent as well, as far as a plan names what it is
+        if "parent_config" in arm.config:
+            _, parent = plan.keys_of(plan.arms[name]["parent"])
+            keys = differing_keys([what_differs(parent, expected), arm.config["parent_config"]])
+            wrong = [key for key in keys if key not in ("dtype", "sha256", "parent_config")]
+            require(not wrong, f"{plan.path}: the parent of its {name} had another {', '.join(wrong)}")
 
         # no other seeds. A race needs all of them, and its models have an upper size
         for seed in arm.seeds():

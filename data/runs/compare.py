@@ -105,7 +105,9 @@ def in_pairs(differences, arms):
     for arm in arms:
         parents = arm.at_end("parent_seed").dropna()
         if parents.duplicated().any():
-            pairs |= dict(interval=None, p=1.0, parents=f"{len(parents)} runs of {parents.nunique()} parent")
+            n = parents.nunique()
+            words = "one parent" if n == 1 else f"{n} parents"
+            pairs |= dict(interval=None, p=1.0, parents=f"{len(parents)} runs of {words}")
     return pairs
 
 

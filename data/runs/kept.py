@@ -25,7 +25,7 @@ def write_comparison(path, arms):
             new = arms.get(old.name)
             has_all = new and old.table.index.isin(new.table.index).all()
             require(has_all, f"{path} would lose runs of {old.name}, or steps of them: give another --csv")
-            for key in differing_keys([old.config, new.config]):
+            for key in differing(old, new):
                 require(may_differ(key, "setting"), f"{path} has runs of {old.name} with another {key}: give another "
                         "--csv")
 
@@ -38,6 +38,12 @@ def write_comparison(path, arms):
     lines.append(table.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n"))
     with replacing(path) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8", newline="\n")
+
+
+def differing(arm, other):
+    """Returns the keys in which two Runs differ. A child of older code does not say what its parent was."""
+    keys = differing_keys([arm.config, other.config])
+    return [key for key in keys if key != "parent_config" or (key in arm.config and key in other.config)]
 
 
 def is_kept(key):
@@ -77,13 +83,13 @@ def pool(paths):
 
 def add_runs(arm, more):
     """Returns the Runs of both. Raises ConfigError if they are not of one setting."""
-    for key in differing_keys([arm.config, more.config]):
+    for key in differing(arm, more):
         require(may_differ(key, "setting"), f"two runs called {arm.name} differ in {key}")
     for seed in more.seeds():
         require(seed not in arm.seeds(), f"two runs called {arm.name} have the seed {seed}")
 
     # where the steps come from: together they may have several commits, say
-    config = dict(arm.config)
+    config = more.config | arm.config
     for key in "commit", "python", "torch", "device_name":  # only older runs have python
         if key in config:
             config[key] = sorted({*config[key], *more.config.get(key, [])})

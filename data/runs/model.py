@@ -48,7 +48,12 @@ def load_parent(model, cfg):
     for key, here in vars(model.cfg).items():
         require(key in SWITCHED or there[key] == here, f"parent = {folder!r} has {key} = {there[key]!r}, not {here!r}")
     model.load_state_dict(checkpoint["model"])
-    return dict(parent_sha256=digest(checkpoint["model"]), parent_config=checkpoint["config"])
+
+    # what the parent was: its keys, its text, and what its own parent was
+    parent_config = checkpoint["config"] | dict(sha256=" ".join(checkpoint["data"]["sha256"].values()))
+    if checkpoint.get("parent_config"):
+        parent_config["parent_config"] = checkpoint["parent_config"]
+    return dict(parent_sha256=digest(checkpoint["model"]), parent_config=parent_config)
 
 
 def say_if_changed(place, folder, sha256):

@@ -72,6 +72,17 @@ def by_step(rows):
     return pandas.concat([medians, layers], axis="columns")
 
 
+def what_differs(parent, child):
+    """Returns the keys of a setting that a parent has other values of than its child; of its own parent as well."""
+    parent, differing = as_now(parent, "its parent"), {}
+    for key, value in parent.items():
+        if key == "parent_config":
+            differing[key] = what_differs(value, parent)
+        elif key != "parent" and child.get(key) != value and not may_differ(key, "setting"):
+            differing[key] = value
+    return differing
+
+
 def read_run(folder):
     """Returns the Runs of one run in a folder. Raises ConfigError if there is no run, or if scores are missing."""
     folder = Path(folder)
@@ -87,10 +98,8 @@ def read_run(folder):
     if len(run.get("lengths", [])) > 1:  # made longer on the way, so its learning rate has another course
         config["lengths"] = run["lengths"]
     parent = run.get("parent_config") or {}  # older runs have none
-    differing = {key: value for key, value in parent.items() if config.get(key) != value and key != "parent"}
-    differing = {key: value for key, value in differing.items() if not may_differ(key, "setting")}
-    if differing:  # what the parent was, where its child is another one
-        config["parent_config"] = differing
+    if parent:
+        config["parent_config"] = what_differs(parent, config)
     for key, texts in run["origin"].items():
         config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
 
