@@ -155,13 +155,27 @@ def test_parents_of_two_settings_in_folders_of_one_name_are_told_apart(tmp_path)
         pool([first, other])
 
 
-@pytest.mark.parametrize("is_one", [True, False])
-def test_children_of_one_parent_are_no_pairs(tmp_path, is_one):
+def test_a_parent_that_was_made_longer_is_not_one_that_was_trained_at_once(finished, cfg, tmp_path):
+    """Their learning rates had another course."""
+    folders = []
+    for seed in 1, 2:
+        parent, child = tmp_path / f"old-{seed}", str(tmp_path / f"child-{seed}")
+        run(cfg, out_dir=str(parent), seed=seed, max_iters=10 + 2 * seed)
+        resume(cfg, out_dir=str(parent), seed=seed, max_iters=14)
+        run(cfg, out_dir=child, parent=str(parent), seed=seed)
+        folders.append(child)
+    with pytest.raises(ConfigError, match="two runs called child differ in parent_config"):
+        pool(folders)
+
+
+@pytest.mark.parametrize("parents, words", [("one", "7 runs of one parent"), ("other", "parents of other seeds"),
+                                            ("own", "")])
+def test_children_of_one_parent_or_of_differing_ones_are_no_pairs(tmp_path, parents, words):
     folders = []
     for seed in range(1, 8):
-        parent_seed = 1 if is_one else seed
-        folders.append(of_parent(tmp_path / f"a-{seed}", parent_seed, seed=seed))
-        folders.append(of_parent(tmp_path / f"b-{seed}", parent_seed, seed=seed, loss=FALL + 0.1, causal=True,
+        of_a, of_b = dict(one=(1, 1), other=(seed, 8 - seed), own=(seed, seed))[parents]
+        folders.append(of_parent(tmp_path / f"a-{seed}", of_a, seed=seed))
+        folders.append(of_parent(tmp_path / f"b-{seed}", of_b, seed=seed, loss=FALL + 0.1, causal=True,
                                  objective="masked"))
     plan = tmp_path / "plan.py"
     keys = dict(n_head=1, max_iters=1000)
@@ -171,8 +185,8 @@ def test_children_of_one_parent_are_no_pairs(tmp_path, is_one):
                     "planned = [('symmetry', 'b', '>', 'a')]")
     *_, test = [" ".join(line) for line in printed(*folders, "--plan", plan) if ">" in line]
     table = " ".join(printed(*folders, "--measure", "symmetry")[2])
-    if is_one:
-        assert test.endswith("(7 runs of one parent) 1 not tested") and "(7 runs of one parent)" in table
+    if words:
+        assert test.endswith(f"({words}) 1 not tested") and f"({words})" in table
     else:
         assert test.endswith("not shown") and "[+0.000, +0.000]" in table
 

@@ -100,15 +100,17 @@ def require_comparable(measure, left, right, arms):
 
 
 def in_pairs(differences, arms):
-    """Returns of_differences, without p and interval if several runs of an arm have one parent: these are no pairs."""
+    """Returns of_differences, without p and interval if parents make these no pairs: one of several runs, or others."""
     pairs = of_differences(differences)
-    for arm in arms:
-        parents = arm.at_end("parent_seed").dropna()
-        if parents.duplicated().any():
-            n = parents.nunique()
-            words = "one parent" if n == 1 else f"{n} parents"
-            pairs |= dict(interval=None, p=1.0, parents=f"{len(parents)} runs of {words}")
-    return pairs
+    words, all_parents = "", [arm.at_end("parent_seed").dropna() for arm in arms]  # by seed
+    all_parents = [parents for parents in all_parents if len(parents)]
+    for parents in all_parents:
+        n = parents.nunique()
+        if n < len(parents):
+            words = f"{len(parents)} runs of {'one parent' if n == 1 else f'{n} parents'}"
+        if (parents - all_parents[0]).any():
+            words = "parents of other seeds"
+    return pairs | dict(interval=None, p=1.0, parents=words) if words else pairs
 
 
 def verdict(pairs, direction, p):

@@ -53,6 +53,8 @@ def load_parent(model, cfg):
     parent_config = checkpoint["config"] | dict(sha256=" ".join(checkpoint["data"]["sha256"].values()))
     if checkpoint.get("parent_config"):
         parent_config["parent_config"] = checkpoint["parent_config"]
+    if len(checkpoint["lengths"]) > 1:  # made longer on the way, so its learning rate had another course
+        parent_config["lengths"] = checkpoint["lengths"]
     return dict(parent_sha256=digest(checkpoint["model"]), parent_config=parent_config)
 
 
