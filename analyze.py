@@ -122,8 +122,8 @@ def unrounded():
 @unrounded()
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, as float64. nan for a zero
-    matrix; directionality is also nan if C = 1. Raises ValueError if C or r differ, as with grouped keys: score_layers.
+    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, returned as float64. nan for
+    a zero matrix; directionality is also nan if C = 1. Raises ValueError if C or r differ, as with grouped keys: score_layers.
     """
     w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
     if w_q.shape[-2:] != w_k.shape[-2:]:
@@ -138,12 +138,17 @@ def wqk(w_q, w_k):
     return w_q @ w_k.mT
 
 
+def heads_of(w, n_head):
+    """(C, H D) -> (H, C, D): head h is columns h D to (h + 1) D of W_q or W_k."""
+    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
+
+
 def measure_wqk(w_q, w_k):
     """Returns the Measured of W_q and W_k (..., C, r)."""
     product = multiply(w_q, w_k)
     rows, columns = product.row_norms(), product.column_norms()
     energy = rows.square().sum(-1)  # |W_qk|^2
-    # a zero matrix has no scores: what is left of it is rounding, and nothing stands out
+    # if W_qk is zero, what is left of it is rounding: then all scores are nan
     is_zero = energy <= 1e-26 * energy_of_terms(product.w_q, product.w_k)
     rows = rows.masked_fill(is_zero[..., None], math.nan)
     columns = columns.masked_fill(is_zero[..., None], math.nan)
@@ -187,7 +192,7 @@ class Whole(NamedTuple):
 
 
 class Factored(NamedTuple):
-    """Products of columns of W_q and W_k, in float32. None of them is larger than the factors."""
+    """Products of columns of W_q and W_k, in float32: (r, r) each, and never (C, C)."""
 
     w_q: Tensor  # (..., C, r)
     w_k: Tensor  # (..., C, r)
@@ -238,7 +243,7 @@ def multiply(w_q, w_k):
 
 
 def in_float64(w):
-    """Returns w in float64. A Mac's GPU, which has none, gives it to the CPU."""
+    """Returns w in float64: on the CPU if it was on a Mac's GPU, which has no float64."""
     return w.to("cpu" if w.device.type == "mps" else w.device, torch.float64)
 
 
@@ -325,16 +330,17 @@ def within(m, directions):
 
 SYMMETRIES = 400  # so many random matrices are drawn for the limit of symmetry
 FEW = 128  # directions, up to which random matrices are cheap
-SEED = 0x5EED0F64A11D0AB5  # of what is drawn here. A model may be drawn with 0 or 1, and would be these very numbers
+SEED = 0x5EED0F64A11D0AB5  # of what is drawn here. A model that was drawn with 0 or 1, say, would be these numbers
 
 
 def limit_of_symmetry(product):
     """Returns the symmetry that about 95 of 100 random matrices in the directions of M (C, C) stay below."""
     m = product.w_q.double() @ product.w_k.double().mT  # (C, C)
 
-    # the easy case: many directions, and none dominates. Then we need not draw. A chance symmetry is
+    # Either M has many directions, and none dominates: then the limit is 3.5 times the mean. Or we draw such matrices.
+    # The easy case first. A chance symmetry is
     #     tr(Z K Z K) / |S Z S|^2,    with M = U S V^T, K = S V^T U S and Z ~ N(0, 1)
-    # below:  |S Z S|^2 varies by sqrt(2) sum s^4 / (sum s^2)^2 of its mean, here by less than a twentieth
+    # below:  |S Z S|^2 varies by sqrt(2) sum s^4 / (sum s^2)^2 of its mean, here by less than sqrt(2) / 30 = 5 %
     # above:  mean mu and deviation sqrt(2) mu. So 3.5 mu is above 93.9 % (one k: chi-square) to 96.1 % (many: normal)
     if len(m) > FEW:
         sum_s2 = m.square().sum()

@@ -115,7 +115,7 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
     The random matrices of a start come from `generator`, or without one from torch's own. Raises KeyError if there is
     no such start, and ValueError if k shares the weights of q, or has fewer rows (grouped keys).
     """
-    # tied heads of model.py come here with q for k. A weight that is no parameter is computed at every use
+    # model.py's tied heads come here with q for k. In other models a k.weight that is no parameter may be made of q
     is_made_of_q = q is k or not isinstance(k.weight, torch.nn.Parameter)
     if init != "random" and (is_made_of_q or k.weight.shape != q.weight.shape):
         raise ValueError(f"k has no weights of its own, or fewer than q, so init = {init!r} is not possible")
@@ -135,8 +135,8 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
 
 def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):
     """
-    Changes every layer of a new Transformer to the start `init`, in place. Layers may share a whole attn (ALBERT), but
-    not parts of one.
+    Changes every layer of a new Transformer to the start `init`, in place. In a fork, layers may share a whole attn, as
+    in ALBERT.
     """
     generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
     more = dict(generator=generator, init_std=model.cfg.init_std)

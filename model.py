@@ -41,7 +41,7 @@ class ModelConfig:
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
     # Options that BERT does not have, for experiments:
-    positions: str = "learned"  # or "rotary" (rotate) or "untied" (position_logits): W_qk contains neither
+    positions: str = "learned"  # or "rotary" (rotate), or "untied" (position_logits): both are outside of W_qk
     tie: str = "none"  # or "same" or "mirror": keys without weights of their own (SelfAttention)
     init_std: float = BERT_STD  # of every matrix at the start
 
@@ -92,7 +92,7 @@ class SelfAttention(nn.Module):
         self.rotary = cfg.positions == "rotary"
         # nn.Linear stores (out, in), so head h is a block of D rows: W_q,h = q.weight[h D : (h + 1) D].T, (C, D)
         self.q = nn.Linear(cfg.n_embd, cfg.n_embd)
-        self.register_module("k", None)  # if it stays None, load_state_dict skips the W_k of a file
+        self.register_module("k", None)  # if it stays None (tied heads), load_state_dict skips the W_k of a file
         if cfg.tie == "none":
             self.k = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.v = nn.Linear(cfg.n_embd, cfg.n_embd)
@@ -158,7 +158,8 @@ class SelfAttention(nn.Module):
         queries at query_at (1 or B, Q).
 
             an encoder                   None: every query sees every key
-            causal, all queries          None: is_causal of the attention does it, and is faster than a mask
+            causal, all queries          None: is_causal of the attention does it, and is faster than a mask (beside
+                                         one that is added, is_causal may not be used)
             causal, some queries         bool (B, 1, Q, T): True where the key is not later than the query
             untied positions             float (1 or B, H, Q, T), added to the logits: -inf where a query sees no key
         """
@@ -178,7 +179,8 @@ class SelfAttention(nn.Module):
         logits = q @ k.mT / q.shape[-1] ** 0.5  # (1, H, T, T)
         if predict_at is None:
             return logits
-        # subtle: torch takes 0 first, and then the rows: (H, B, Q, T). numpy would give (B, Q, H, T)
+        # subtle: logits[0] is (H, T, T), and its rows at predict_at are (H, B, Q, T). In numpy, logits[0, :, predict_at]
+        # would be (B, Q, H, T)
         return logits[0, :, predict_at].transpose(0, 1)  # (B, H, Q, T)
 
     def split_heads(self, x):
@@ -206,8 +208,8 @@ class Block(nn.Module):
         x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at, pos))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
-    predict_at is there for speed alone, because nobody uses the other rows of the last block. A block of your own can
-    do without it, if Transformer.hidden then returns rows_at(x, predict_at). pos is for untied positions alone.
+    predict_at is there for speed alone, because nobody uses the other rows of the last block. A block of your own may
+    ignore it: then end Transformer.hidden with rows_at(x, predict_at). pos is for untied positions alone.
     """
 
     def __init__(self, cfg):
@@ -246,7 +248,7 @@ class Transformer(nn.Module):
         if cfg.positions not in ("learned", "rotary", "untied"):
             raise ValueError(f"positions = {cfg.positions!r}, expected learned, rotary or untied")
         if cfg.tie not in ("none", "same", "mirror") or (cfg.tie == "mirror" and cfg.n_head % 2):
-            raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, mirror: pairs of heads")
+            raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, or mirror with an even n_head")
         self.cfg = cfg
         # the input: vectors for tokens and, unless they are rotary, for positions. BERT normalises their sum
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer

@@ -8,7 +8,8 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
 
 A training is `loop`: with every batch the model predicts tokens, and `Trainer.train_step` moves the weights against the
 gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down (data/runs/write.py).
-A run that is stopped goes on from its last evaluation, bit for bit on a CPU, and on a GPU with --deterministic=True.
+A run that was killed goes on from its last evaluation, and one that got SIGTERM from its last step: bit for bit on a
+CPU, and on a GPU with --deterministic=True.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ SAY_EVERY = 60  # seconds between two lines where there is no bar, as in a log f
 
 
 def loop(trainer, signals):
-    """Trains until max_iters, or until a process has a signal to end. Rows are written between steps, not within."""
+    """Trains until max_iters, or until a process has a signal to end. All files are written here, and none in train_step."""
     cfg = trainer.cfg
     no_bar = None if trainer.place.rank == 0 else True  # one bar for all processes; None: tqdm hides it in a log file
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=no_bar) as bar:
@@ -132,7 +133,7 @@ class Trainer:
         self.seconds = 0.0  # the time that these steps took
         self.csv_text = {"log.csv": "", "scores.csv": ""}  # the files as they are now
         self.last_factors = {}  # {matrix: its W_q and W_k} when scores.csv got its last rows
-        self.all_max_iters = []  # every max_iters that this run has had, which shape its learning rate
+        self.all_max_iters = []  # every max_iters that this run has had: its learning rates ended there
         self.origin = {}  # where its steps come from, such as commit: [texts]
 
     def train_step(self, batch):
@@ -298,7 +299,7 @@ class Trainer:
 
     def load(self, checkpoint):
         """Puts the state of a checkpoint back: weights, optimizer, scaler, step and rows."""
-        # subtle: the optimizer's state_dict also holds learning rate, betas and weight decay, maybe older ones.
+        # subtle: load_state_dict would also bring the file's learning rate, betas and weight decay, maybe older ones.
         # We want those of the code, so remember them before loading, and put them back after
         wanted = [dict(group) for group in self.optimizer.param_groups]
         for name, x in self.stateful.items():
@@ -319,7 +320,7 @@ class Trainer:
 
 def build_model(cfg, vocab_size):
     """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
-    # To start from other weights, load them here. Change modules in model.py alone, which exports use.
+    # To start from other weights, load them here. Change modules in model.py, from which exports build the model, too
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
     init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, torch_seed("start", cfg.seed))
@@ -391,7 +392,7 @@ def main(cfg):
         sys.exit(f"train.py: {e}")
     finally:
         leave_processes()
-    if is_stopped:  # all is saved, so let the signal do what it does: our exit status is its own
+    if is_stopped:  # all is saved, so end as SIGTERM would have ended us: clusters look at the exit status
         signal.raise_signal(signal.SIGTERM)
 
 

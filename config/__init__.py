@@ -53,12 +53,12 @@ def one_of(*words):
     return " | ".join(words), lambda x: x in words
 
 
-# Within what may a key vary? Two runs with other values of it may still be the same in these respects:
-#     how        what they compute: the key only says where and how a run runs
+# Two runs differ in a key. What may they still have in common?
+#     how        they compute the same: the key only says where and how a run runs
 #     run        one may go on from the checkpoint of the other
 #     setting    they may be two runs of one setting, as two seeds are
 #     task       their losses mean the same
-# A key that does not say, such as a new one of a fork, may vary within none of them: add varies="task" if it may.
+# So max_iters has none of these words, and seed has two. A new key of a fork has none: add varies="task" if it may.
 WHERE = "how run setting task"
 
 
@@ -75,7 +75,7 @@ class TrainConfig:
     """
 
     data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote", NAME,
-                        varies="run setting task")  # their SHA-256 may not
+                        varies="run setting task")  # the folder may differ, and the SHA-256 of its files may not
     causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one", BOOL)
     objective: str = key("auto", "what to predict; auto: next if causal, else masked", one_of("auto", "masked", "next"))
     n_layer: int = key(4, "blocks", varies="task")
@@ -96,7 +96,7 @@ class TrainConfig:
     init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there",
                          one_of("scratch", "resume"), varies=WHERE)
     parent: str = key("", "a finished run whose last weights this one begins with; empty: random ones", ANY,
-                      varies="run task")  # their SHA-256 may not; runs of a setting have parents of one setting
+                      varies="run task")  # the folder may differ, and not the SHA-256 of its weights
     skip_iters: int = key(0, "batches begin after so many steps: a child reads on where its parent ended", FROM_ZERO,
                           varies="task")
     mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
@@ -177,7 +177,7 @@ FACTS = {"tokenizer": "", "sha256": "", "parent_config": "task", "n_params": "ta
 
 
 def may_differ(name, respect):
-    """Returns whether two runs that differ in a key, or in one of FACTS, may be the same how, run, setting or task."""
+    """Returns whether two runs that differ in a key, or in one of FACTS, may still have this in common."""
     varies = KEYS[name].metadata["varies"] if name in KEYS else FACTS.get(name, "")
     return respect in varies.split()
 

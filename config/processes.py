@@ -88,7 +88,7 @@ def find_place(cfg):
 def leave_processes():
     """Leaves the group of all processes, if there is one."""
     if dist.is_initialized():
-        # let Gloo's thread take the GIL and end; destroy_process_group would wait for it and hold the GIL
+        # without this pause destroy_process_group can hang: it holds the GIL, for which Gloo's thread may wait to end
         time.sleep(0.1)
         dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""An encoder small enough for two CPU cores and two minutes, large enough to leave the plateau: python train.py"""
+"""An encoder small enough for one CPU core and two minutes, large enough to leave the plateau: python train.py"""
 n_layer = 2
 n_head = 2
 n_embd = 64

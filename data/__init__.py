@@ -1,4 +1,4 @@
-"""What all programs share. They import this package before what needs Python 3.11."""
+"""What all programs share. Each imports this first, so that an old Python ends in one line."""
 
 import argparse
 import ctypes
@@ -21,7 +21,8 @@ def expand(words):
     paths = []
     for word in words:
         is_pattern = re.search("[*?]", word) and not os.path.exists(word)
-        paths += is_pattern and sorted(glob.glob(word.replace("[", "[[]"))) or [word]
+        found = sorted(glob.glob(word.replace("[", "[[]"))) if is_pattern else []
+        paths += found or [word]
     return paths
 
 

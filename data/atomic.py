@@ -42,7 +42,7 @@ def write_json(path, value):
 def is_locked(folder):
     """Returns whether another program writes into a folder at this moment, if that can be known."""
     with contextlib.suppress(OSError), open(Path(folder, ".lock"), "rb") as lock:
-        return not lock_descriptor(lock.fileno(), blocking=False)  # if it is free, it is free again at once
+        return not lock_descriptor(lock.fileno(), blocking=False)  # a lock that we get here ends with the file
     return False
 
 

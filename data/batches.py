@@ -26,7 +26,7 @@ def seed_of(stream, *numbers):
 
 
 def torch_seed(stream, *numbers):
-    """The same as one number below 2^32, for torch."""
+    """The same as a number below 2^32, for torch.manual_seed."""
     return int(seed_of(stream, *numbers).generate_state(1)[0])
 
 
@@ -44,7 +44,8 @@ def get_batch(cfg, corpus, split, step, rows):
     n_blocks = (len(tokens) - 1) // T  # - 1, because the last block needs one more token as the last target
     block = np.empty_like(rows)  # (B,)
     for i, row in enumerate(rows.tolist()):
-        epoch, turn = divmod(step * cfg.batch_size + row, n_blocks)
+        n_before = step * cfg.batch_size + row  # rows that came before this one, in all steps
+        epoch, turn = divmod(n_before, n_blocks)
         block[i] = block_order(n_blocks, f"{split} order", seed, epoch)[turn]
 
     # read one token more than a row has, because the target of a token is the next one
@@ -61,7 +62,7 @@ def get_batch(cfg, corpus, split, step, rows):
     return mask_tokens(idx, torch.from_numpy(draws[rows]), K, corpus.meta, cfg.mask_share, cfg.random_share)
 
 
-@functools.lru_cache(maxsize=4)  # two epochs meet in one batch, and an evaluation has an order of its own
+@functools.lru_cache(maxsize=4)  # two epochs can meet in one batch, of each split
 def block_order(n_blocks, stream, seed, epoch):
     """
     Returns the order of the blocks in an epoch: (n_blocks,) int64.

@@ -29,9 +29,9 @@ from data.tokens import TOKENIZERS, DataError
 # seed 0, np.random.SeedSequence(0).generate_state(1, np.uint64).
 SALT = 0xDB2CD7E7B0F478BE
 BROKEN = OSError, EOFError, ValueError, zlib.error, httpx2.HTTPError  # what a missing or truncated file raises
-# A very long text may overflow the stack of tiktoken's regex engine, so it is cut after at most 100,000 characters.
-# That is where a word ends, because gpt2 begins a new token there. A text without such a place is cut anywhere, and
-# then a token or two may differ.
+# A very long text may overflow the stack of tiktoken's regex engine, so it is cut after at most 100,000 characters:
+# before a space or a line break, where gpt2 begins a new token anyway. A text without one is cut anywhere, and then a
+# token or two may differ.
 PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
 
 

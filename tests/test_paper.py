@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import init
-from analyze import directionality, directionality_eq17, symmetry, wqk
-from data.pretrained.scoring import split_heads
+from analyze import directionality, directionality_eq17, heads_of, symmetry, wqk
 from model import MLP, ModelConfig
 from tests.paper import batch_of, betas, exact, float64, fresh, gradient_of_wqk  # noqa: F401
 
@@ -31,7 +30,7 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(causal, bias_of, kee
     attn.proj.weight.copy_(torch.eye(C))
     getattr(attn, bias_of).bias.normal_()
     alpha = attn(x)[0].unflatten(1, (H, T)).transpose(0, 1)  # (H, T, T)
-    w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
+    w_q, w_k = [heads_of(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
     scores = x @ wqk(w_q, w_k) @ x.mT  # (H, T, T), x_i^T W_qk x_j, Eq. (2)
     unseen = torch.full((T, T), causal).triu(1)
     alpha_order, order = [m.masked_fill(unseen, -1).argsort(stable=True) for m in (alpha, scores.exp())]
@@ -46,7 +45,7 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of
     T, C, H, D = 6, 32, 4, 8
     attn = fresh(T, C, H).requires_grad_(False).blocks[0].attn
     x = 30 * torch.randn(1, T, C)
-    w_q, w_k, w_v = [split_heads(part.weight.T, H) for part in (attn.q, attn.k, attn.v)]  # (H, C, D)
+    w_q, w_k, w_v = [heads_of(part.weight.T, H) for part in (attn.q, attn.k, attn.v)]  # (H, C, D)
     w_o = attn.proj.weight.T.unflatten(0, (H, D))  # (H, D, C)
     heads, output = wqk(w_q, w_k), attn(x)  # (H, C, C), (1, T, C)
     whole = wqk(attn.q.weight.T, attn.k.weight.T)  # (C, C)
@@ -105,8 +104,8 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
     model(*batch).backward()
     for block, G in zip(model.blocks, gradients):
         attn = block.attn
-        w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
-        grad_q, grad_k = [split_heads(part.weight.grad.T, H) for part in (attn.q, attn.k)]
+        w_q, w_k = [heads_of(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
+        grad_q, grad_k = [heads_of(part.weight.grad.T, H) for part in (attn.q, attn.k)]
         step = -(w_q @ w_q.mT @ G + G @ w_k @ w_k.mT)  # (H, C, C), Eq. (S40) over eta
 
         def error(eta):

@@ -189,7 +189,7 @@ class Checkpoint(NamedTuple):
             return
         ahead = deque()  # the groups that are being read
         with ThreadPoolExecutor(8) as pool:
-            for group in [*groups, *AHEAD * [[]]]:  # empty ones at the end let the last ones out
+            for group in [*groups, *AHEAD * [[]]]:  # empty ones at the end push the last ones out
                 ahead.append({name: pool.submit(self.read, name) for name in group})
                 if len(ahead) > AHEAD:
                     yield {name: tensor.result() for name, tensor in ahead.popleft().items()}

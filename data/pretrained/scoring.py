@@ -13,7 +13,8 @@ import torch
 from tqdm import tqdm
 
 import analyze
-from analyze import GAMMA, SEED, balance, excess, in_float64, limit_of_symmetry, measure_wqk, parts_of_symmetry
+from analyze import (GAMMA, SEED, balance, excess, heads_of, in_float64, limit_of_symmetry, measure_wqk,
+                     parts_of_symmetry)
 
 from .. import printable
 from . import CheckpointError, only_checkpoint_errors, require, tables  # the first is analyze.CheckpointError, too
@@ -72,7 +73,7 @@ def heads_of_pair(pair, heads):
     """Returns w_q (H, C, D) and w_k (Hkv, C, D) of a pair as score_layers takes it. Raises CheckpointError."""
     matrices = [matrix_of(w) for w in pair]
     try:
-        w_q, w_k = [split_heads(w, n) for w, n in zip(matrices, heads, strict=True)]
+        w_q, w_k = [heads_of(w, n) for w, n in zip(matrices, heads, strict=True)]
         fits = w_q.shape[1:] == w_k.shape[1:] and len(w_q) % len(w_k) == 0
     except (RuntimeError, TypeError, ValueError):
         fits = False
@@ -165,11 +166,6 @@ def layer_factors(w_q, w_k):
     return w_q.mT.flatten(0, 1).mT, w_k.mT.flatten(0, 1).mT
 
 
-def split_heads(w, n_head):
-    """(C, H D) -> (H, C, D): head h is columns h D to (h + 1) D of W_q or W_k."""
-    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
-
-
 def score_row(w_q, w_k, gamma, head=None):
     """The numbers of one W_qk for a table: {name: a number}. head: its number; None: a layer."""
     measured = measure_wqk(w_q, w_k)
@@ -198,6 +194,6 @@ def limit_of_directionality(product, gamma):
     # A row of U S is as long as u M for a random direction u = g / |g|, g ~ N(0, I). So draw some, and rows of them.
     g, chosen = draw_directions(len(product.w_q), product.w_q.device)
     norms = product.stretch(g)[chosen]  # (MATRICES, C)
-    # Row norms and column norms are drawn alike. Compare each with every other: d is then right to within a tenth.
-    rows, columns = excess(norms, gamma).chunk(2)  # (MATRICES / 2,)
+    # Row norms and column norms are drawn alike: half of them stand for rows. d is then right to within a tenth.
+    rows, columns = excess(norms, gamma).chunk(2)  # (MATRICES / 2,) each: all pairs of them are compared
     return balance(rows[:, None], columns).abs().flatten().quantile(0.95).item()

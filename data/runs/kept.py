@@ -1,7 +1,8 @@
 """
 Several runs: pools them by setting, and keeps a comparison in one small CSV file.
 
-    # config of symmetric {"n_layer": 2, ...}    one such line for each arm (older files: `# config {...}` for all)
+    # config of symmetric {"n_layer": 2, ...}    one such line for each arm (in older files, as most of ours,
+                                                 `# config {...}` before them holds what all arms share)
     arm,seed,step,train_loss,val_loss,...        then a row for every step of a run with a loss, or scores, or both
 """
 

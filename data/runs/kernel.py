@@ -18,8 +18,7 @@ import math
 
 import torch
 
-from analyze import in_float64, main_directions, within
-from data.runs.write import KERNEL
+from analyze import heads_of, in_float64, main_directions, within, wqk
 from model import rows_at
 
 N_DIRECTIONS = 8  # of P and P_t
@@ -29,8 +28,8 @@ N_BATCHES = 8  # validation batches for P and P_t, and as many others for R^2
 @torch.no_grad()
 def measure_kernel(trainer, w_q, w_k):
     """
-    Returns the columns above for each layer, a list of {name: a number}. w_q, w_k (L, C, C): of all layers. None for
-    layers whose logits are not x M_h x^T: with other positions than learned ones, or in a block of a fork.
+    Returns the columns above for each layer, a list of {name: a number}. w_q, w_k (L, C, C): of all layers. A dict is
+    empty if logits are not x M_h x^T (other positions than learned ones, a block of a fork), or if C is above 1,024.
     """
     model, L = trainer.model, len(w_q)
     if trainer.cfg.positions != "learned" or w_q.shape[1] > 1024:
@@ -38,8 +37,9 @@ def measure_kernel(trainer, w_q, w_k):
     model.eval()
     with torch.compiler.set_stance("force_eager"):  # modules are changed below, and each change would compile anew
         p, tt = split_inputs(trainer, L)
-        logits = share_of_logits(trainer, in_float64(w_q) @ in_float64(w_k).mT, p)
-        found = [measure_layer(trainer, *layer) for layer in zip(model.blocks, w_q, w_k, p, tt, logits)]
+        w = wqk(in_float64(w_q), in_float64(w_k))  # (L, C, C)
+        logits = share_of_logits(trainer, w, p)
+        found = [measure_layer(trainer, *layer) for layer in zip(model.blocks, w_q, w_k, w, p, tt, logits)]
     model.train()
     return found
 
@@ -91,30 +91,29 @@ def share_of_logits(trainer, w, p):
     return 1 - trainer.place.mean(errors) / trainer.place.mean(squares)  # (L,)
 
 
-def measure_layer(trainer, block, w_q, w_k, p, tt, logits):
-    """Returns the columns of one layer. w_q, w_k (C, C); p (T, C); tt (C, C); logits: its R^2."""
+def measure_layer(trainer, block, w_q, w_k, w, p, tt, logits):
+    """Returns the columns of one layer. w_q, w_k, w (C, C); p (T, C); tt (C, C); logits: its R^2."""
     # the algebra: P W P has the same trace and norm as W in the directions of P
-    w = in_float64(w_q) @ in_float64(w_k).mT  # (C, C)
     centred = p - p.mean(0)
     directions = main_directions(centred.mT @ centred, N_DIRECTIONS)  # (C, 8)
     trace, energy = within(w, directions)
     trace_of_contents, _ = within(w, main_directions(tt, N_DIRECTIONS))
-    from_positions, whole = trace / w.square().sum(), (w * w.mT).sum() / w.square().sum()
-    numbers = [from_positions, trace_of_contents / w.square().sum(), whole - from_positions, trace / energy,
-               energy / w.square().sum(), logits]
+    whole = w.square().sum()  # |W|^2
+    columns = dict(from_positions=trace / whole, from_contents=trace_of_contents / whole,
+                   from_rest=((w * w.mT).sum() - trace) / whole, kernel_symmetry=trace / energy,
+                   kernel_norm=energy / whole, kernel_logits=logits)
 
     # the interventions: attention with other M_h, first with its own, which must change nothing
-    n_head = block.attn.n_head
-    heads_q, heads_k = [x.unflatten(-1, (n_head, -1)).movedim(-2, 0) for x in (w_q, w_k)]  # (H, C, D) each
-    m = heads_q @ heads_k.mT  # (H, C, C)
+    heads_q, heads_k = heads_of(w_q, block.attn.n_head), heads_of(w_k, block.attn.n_head)  # (H, C, D) each
+    m = wqk(heads_q, heads_k)  # (H, C, C)
     project = (directions @ directions.mT).to(m)  # P, (C, C)
     kernel = project @ m @ project
     plain = trainer.evaluate()
-    itself, nothing, of_kernel, of_rest = [loss_with(trainer, block.attn, other, heads_k)
-                                           for other in (m, 0 * m, kernel, m - kernel)]
-    if not abs(itself - plain) < 1e-3:  # a fork's attention is another one, so these would not be its numbers
+    losses = [loss_with(trainer, block.attn, other, heads_k) for other in (m, kernel, m - kernel, 0 * m)]
+    if not abs(losses[0] - plain) < 1e-3:  # a fork's attention is another one, so these would not be its numbers
         return {}
-    return dict(zip(KERNEL, [*map(float, numbers), of_kernel, of_rest, nothing], strict=True))
+    columns |= dict(zip(("loss_kernel", "loss_rest", "loss_nothing"), losses[1:]))
+    return {name: float(number) for name, number in columns.items()}
 
 
 def loss_with(trainer, attn, m, w_k):
@@ -132,8 +131,9 @@ def loss_with(trainer, attn, m, w_k):
         q = rows_at(x, predict_at)[:, None] @ m + bias  # (B, H, Q, C)
         return scale * q, x[:, None].expand(-1, len(m), -1, -1)
 
-    # put them in place of the method. A fork's attention may never call it
+    # put them in place of the method, and then take them off, which brings the method back
     attn.queries_and_keys = queries_and_keys
     loss = trainer.evaluate()
     del attn.queries_and_keys
+    # a fork's attention may never call it
     return loss if calls else math.nan

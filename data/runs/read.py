@@ -11,7 +11,7 @@ import pandas
 from config import as_now, may_differ, require
 from data.runs.write import AT_END
 
-DIGITS = 4  # a run is rounded when it is read, so that its folder and a CSV file give the same results
+DIGITS = 4  # as in the CSV file of a comparison: a run is rounded when it is read, so that both give the same results
 
 
 class Runs(NamedTuple):
@@ -68,12 +68,16 @@ def by_step(rows):
     # layers side by side, and their medians. subtle: a median of symmetry_95 would have the name of layer 95
     layers = table.unstack("layer")  # (S, scores L)
     layers.columns = [f"{score}_{layer}" for score, layer in layers.columns]
-    medians = table.groupby("step").median().filter(regex="(?<!symmetry_95)$")
+    medians = table.groupby("step").median()
+    medians = medians.drop(columns=[name for name in medians if name.endswith("symmetry_95")])
     return pandas.concat([medians, layers], axis="columns")
 
 
 def what_differs(parent, child):
-    """Returns the keys of a setting that a parent has other values of than its child; of its own parent as well."""
+    """
+    Returns {key: the parent's value}, the keys of a setting in which a parent differs from its child. What its own
+    parent was is in it, too: {"causal": False, "parent_config": {"causal": True}}
+    """
     parent, differing = as_now(parent, "its parent"), {}
     for key, value in parent.items():
         if key == "parent_config":

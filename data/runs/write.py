@@ -7,7 +7,7 @@ The files of a run of train.py. Each is complete, or not there; read.py reads th
                  the columns AT_END are in the rows of the last step alone, as they take longer than all others
     run.json     its configuration, its token files, all max_iters that it has had, and where its steps come from;
                  of a child also the configuration of its parent, and the SHA-256 of the weights it began with
-    ckpt.pt      what resuming needs, and what the files above hold, written at every evaluation
+    ckpt.pt      what resuming needs, and what the files above hold, written at every evaluation and at SIGTERM
     run.png      losses and scores over the steps
     .lock        empty; the process that writes the run holds a lock on it
 """
@@ -19,7 +19,7 @@ import subprocess
 import pandas
 import torch
 
-from analyze import limit_of_symmetry, multiply, parts_of_symmetry, scores, unrounded
+from analyze import heads_of, limit_of_symmetry, multiply, parts_of_symmetry, scores, unrounded
 from config import ROOT, as_now, may_differ, require
 from data.atomic import remove_leftovers, replacing, write_json
 
@@ -51,7 +51,7 @@ def score_rows(step, matrix, n_heads, new, previous, at_end=None):
         [of_layer] = score_heads(*[w[None] for w in factors])
 
         # score its heads
-        heads = [w.unflatten(-1, (n_head, -1)).movedim(-2, 0) for w in factors]  # (H, C, D) each
+        heads = [heads_of(w, n_head) for w in factors]  # (H, C, D) each
         of_heads = score_heads(*heads)
 
         # what only a layer has; the cells of its heads stay empty
