@@ -104,12 +104,15 @@ LEGEND = {  # what a column means, in a line of 116 characters at most
 
 def show_scores(tables, args):
     """Prints layers, of a single model or of all if heads are not in a file; medians; and what the columns mean."""
+    # the tables: of the layers, and of whole models
     shown = {}  # {title: table}
     if len(tables) == 1 or (args.per_head and not args.csv):
         shown = {f"Layers of {table['model'].iloc[0]}:": f"{layer_table(table)}\n" for table in tables}
     shown["Whole models, medians over layers:"] = model_table(pandas.concat(tables))
     for title, table in shown.items():
         print(title, table, sep="\n")
+
+    # and what the columns mean that are in one of them
     headers = " ".join(table.partition("\n")[0] for table in shown.values())
     print(*[f"  {name}: {words}" for name, words in LEGEND.items() if name in headers], sep="\n")
 

@@ -145,7 +145,10 @@ def save_checkpoint(folder, checkpoint):
 
 
 def checkpoint_to_resume(folder, run, device):
-    """Returns the checkpoint from which a run goes on, a dict, or None if it begins. run: as for identity."""
+    """
+    Returns the checkpoint from which a run goes on, a dict, or None if it begins. run: as for identity; that of a child
+    gets the parent that the checkpoint names.
+    """
     path = folder / "ckpt.pt"
     if not path.exists() and not (folder / "log.csv").exists():
         return None
