@@ -166,19 +166,22 @@ def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits():
                 assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in arm.config["commit"]), path
 
 
-def test_a_race_counts_the_first_step_at_its_target_and_all_steps_of_a_run_that_never_gets_there(tmp_path):
+def test_steps_to_a_loss_lie_on_the_line_between_two_evaluations_and_are_all_steps_if_it_is_never_reached(tmp_path):
+    """Losses are at the target, a third of the way from one evaluation to the next, or never."""
     plan = write_plan(tmp_path / "race.py", [("steps_to_2.2", "a", "<", "b")])
     folders = []
     for name, seed in itertools.product("ab", range(1, 9)):
-        step = 300 if name == "a" else 600
-        loss = np.where(np.arange(0, 1100, 100) < step, 3.0, 2.2)  # at the target, and not below it
+        step, after = (300, 2.2) if name == "a" else (600, 1.0)
+        loss = np.where(np.arange(0, 1100, 100) < step, 2.8, after)  # 2.2 is a third of the way from 2.8 to 1.0
         if name == "b" and seed == 8:
             loss[:] = 2.3
+        if name == "a" and seed == 8:
+            loss[:] = 2.2  # before any step
         folders.append(write_run(tmp_path / f"{name}-{seed}", loss, seed))
     _, of_b, of_a, _, test = printed(*folders, "--plan", plan)[:5]
-    assert of_b == "b 8 650 1 100% baseline 1".split()  # seven times 600, and 1,000
-    assert of_a == "a 8 300 0 46% -350 [-500, -300] 1".split()
-    assert test == "steps_to_2.2 a < b 8 -350 [-500, -300] 0.0078 shown".split()
+    assert of_b == "b 8 592 1 100% baseline 1".split()  # seven times 533 1/3, and 1,000
+    assert of_a == "a 8 262 0 44% -329 [-617, -233] 1".split()  # seven times 300, and 0
+    assert test == "steps_to_2.2 a < b 8 -329 [-617, -233] 0.0078 shown".split()
     text = plan.read_text()
     plan.write_text(f"{text}\nmost_params = 0.5")  # write_run has one
     assert "has 1 parameters" in run(*folders, "--plan", plan)

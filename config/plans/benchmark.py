@@ -27,13 +27,15 @@ an evaluation came every 100 steps (`rotary` 43 to 51 %, `untied` 54 %, tie=mirr
            367  untied, init_std=0.06 n_head=4
 
 What would refute it: a test that comes out the other way round, or `rotary_tuned` above `rotary`.
+
+Since these runs steps are interpolated between two evaluations, and no longer those of the first one at 1.80 or below.
 """
 base = "config/tiny.py"
 seeds = range(501, 509)  # none of them was used before
 minutes = 40
 most_params = 140_000  # and no run may begin with the weights of another
 
-# What counts is the first evaluation at 1.80 nats or below, so all have the same ones.
+# Steps are counted between evaluations, so all have the same ones.
 _shared = dict(eval_interval=25, score_interval=100)
 
 arms = {

@@ -12,7 +12,7 @@ from config import require
 from config.plan import STEPS_TO, is_of_losses, task_keys, task_of
 from data import fixed
 from data.runs.write import KERNEL
-from data.runs.statistics import MIN_PAIRS, first_step, holm, of_differences, speed_up
+from data.runs.statistics import MIN_PAIRS, crossing, holm, of_differences, speed_up
 
 OF_ARMS = ["symmetry", "chance", "beyond", "heads", "directionality", "positions", "positions_chance"]
 PARTS = ["own_heads", "shared", "mirror"]  # of the symmetry of a layer
@@ -147,9 +147,9 @@ def end_of(arm, measure):
 
 
 def steps_to(arm, measure):
-    """Returns the first step with a loss of at most X, if a measure is steps_to_X: a Series by seed, inf for none."""
+    """Returns the steps to a loss of X, if a measure is steps_to_X, between two evaluations: by seed, inf for never."""
     target = float(measure.removeprefix(STEPS_TO))
-    return arm.curves("loss").apply(first_step, target=target)
+    return arm.curves("loss").apply(crossing, target=target)
 
 
 def comparison_table(arms, measure, has_all):

@@ -79,3 +79,16 @@ def first_step(loss, target):
     """Returns the first step at which a loss, a Series by step, is at or below a target, or inf if it never is."""
     reached = loss.index[loss <= target]
     return reached[0] if len(reached) else np.inf
+
+
+def crossing(loss, target):
+    """
+    Returns the step at which a loss, a Series by step, reaches a target: on the line between its last evaluation above
+    the target and the first one that is not. inf if it never does, and step 0 if it begins there.
+    """
+    loss = loss.dropna()
+    step = first_step(loss, target)
+    if step in (0, np.inf):
+        return step
+    around = loss.loc[:step].iloc[:-3:-1]  # the first one that is not above it, and the one before
+    return np.interp(target, around, around.index)
