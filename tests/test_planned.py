@@ -167,7 +167,7 @@ def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits():
 
 
 def test_steps_to_a_loss_lie_on_the_line_between_two_evaluations_and_are_all_steps_if_it_is_never_reached(tmp_path):
-    """Losses are at the target, a third of the way from one evaluation to the next, or never."""
+    """Losses are at the target, a third of the way from one evaluation to the next, or never. A step of a is slower."""
     plan = write_plan(tmp_path / "race.py", [("steps_to_2.2", "a", "<", "b")])
     folders = []
     for name, seed in itertools.product("ab", range(1, 9)):
@@ -177,10 +177,10 @@ def test_steps_to_a_loss_lie_on_the_line_between_two_evaluations_and_are_all_ste
             loss[:] = 2.3
         if name == "a" and seed == 8:
             loss[:] = 2.2  # before any step
-        folders.append(write_run(tmp_path / f"{name}-{seed}", loss, seed))
+        folders.append(write_run(tmp_path / f"{name}-{seed}", loss, seed, speed=100 if name == "a" else 200))
     _, of_b, of_a, _, test = printed(*folders, "--plan", plan)[:5]
-    assert of_b == "b 8 592 1 100% baseline 1".split()  # seven times 533 1/3, and 1,000
-    assert of_a == "a 8 262 0 44% -329 [-617, -233] 1".split()  # seven times 300, and 0
+    assert of_b == "b 8 592 1 100% 100% 100% baseline 1".split()  # seven times 533 1/3, and 1,000
+    assert of_a == "a 8 262 0 44% 89% 200% -329 [-617, -233] 1".split()  # seven times 300, and 0
     assert test == "steps_to_2.2 a < b 8 -329 [-617, -233] 0.0078 shown".split()
     text = plan.read_text()
     plan.write_text(f"{text}\nmost_params = 0.5")  # write_run has one

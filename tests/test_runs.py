@@ -73,13 +73,14 @@ def growing(i, layer):
             ("wqk", layer, 0, -1.0, -i / 20, i / 50, update, 0.5)]
 
 
-def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, more="", lengths=(), commit="c1", **changes):
+def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, more="", lengths=(), commit="c1", speed="",
+              **changes):
     """A run of config/tiny.py with 1,000 steps and one head, with these losses and scores."""
     config = vars(load([])) | dict(max_iters=1000, n_head=1, seed=seed, out_dir=str(folder)) | changes
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
     of_run = dict(config=config, data=data, n_params=1, origin=dict(commit=commit), lengths=list(lengths))
     log = ["step,tokens,train_loss,val_loss,learning_rate,tokens_per_s"]
-    log += [f"{step},0,,{val_loss:.6f},," for step, val_loss in zip(steps, loss)]
+    log += [f"{step},0,,{val_loss:.6f},,{speed}" for step, val_loss in zip(steps, loss)]
     rows = [f"step,matrix,layer,head,symmetry,directionality,directionality_eq17,update_symmetry,chance{more}"]
     for (i, step), layer in itertools.product(enumerate(steps), range(config["n_layer"])):
         rows += [",".join(map(str, (step, *row))) for row in scores(i, layer)]

@@ -28,6 +28,7 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
     "p": "exact sign flips of pairs, times the tests that are left (Holm)",
     "result": "shown: p is below 0.05; the other way: the same, in the other direction; too few pairs: p cannot be",
     "of baseline": "mean of steps, as a share of that of the first arm with the same task",
+    "seconds": "the same of the seconds that these steps take; a step: of the seconds of one step",
     "never": "runs that never get there; each counts as all of its steps",
     "updates saved": "share not needed to reach the baseline's last loss (means of three), median over pairs",
     "chance": "mean symmetry of random matrices in the directions of W_qk",
@@ -189,12 +190,27 @@ def steps_table(arms, measure):
         baseline = find_baseline(arms, arm, measure)
         steps, of_baseline = end_of(arm, measure), end_of(baseline, measure)
         never = (steps_to(arm, measure) == np.inf).sum()
+        # losses of one task have batches of one size, so shares of seconds a token are those of seconds a step
+        per_step, per_step_of_baseline = seconds_per_token(arm), seconds_per_token(baseline)
         difference = difference_cell(in_pairs(steps - of_baseline, [arm, baseline]), measure)
         rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
-                      "of baseline": f"{steps.mean() / of_baseline.mean():.0%}",
+                      "of baseline": share_cell(steps, of_baseline),
+                      "seconds": share_cell(steps * per_step, of_baseline * per_step_of_baseline),
+                      "a step": share_cell(per_step, per_step_of_baseline),
                       "difference [95 %]": "baseline" if arm is baseline else difference,
                       "parameters": f"{arm.config['n_params']:,}"}
     return to_table(rows, "arm")
+
+
+def seconds_per_token(arm):
+    """Returns the median over the evaluations of each run, by seed: a pause of the machine is in one of them."""
+    return 1 / arm.values("tokens_per_s").groupby("seed").median()
+
+
+def share_cell(values, of_baseline):
+    """Returns a mean over runs as a share of that of the baseline, "" if a run has none, as in an older file."""
+    share = values.mean(skipna=False) / of_baseline.mean(skipna=False)
+    return "" if np.isnan(share) else f"{share:.0%}"
 
 
 def find_baseline(arms, arm, measure):

@@ -120,7 +120,7 @@ def read_run(folder):
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
 
     # 4) both in one table, by seed and step
-    table = pandas.concat([log[["train_loss", "val_loss"]], by_step(scores)], axis="columns").sort_index()
+    table = pandas.concat([log[["train_loss", "val_loss", "tokens_per_s"]], by_step(scores)], axis="columns").sort_index()
     if parent:
         table["parent_seed"] = parent["seed"]  # runs of one parent are no independent pairs
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])
