@@ -116,6 +116,7 @@ class TrainConfig:
     grad_clip: float = key(1.0, "largest norm of the gradient", varies="task")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint", varies="run")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
+    skip_eval_iters: int = key(0, "these begin after so many: who tunes may not see those of the score", FROM_ZERO)
     score_interval: int = key(500, "steps between rows of scores.csv", varies="run task")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", NAME, varies=WHERE)
     seed: int = key(1, "of weights, data order, masks and dropout", SEED, varies="setting task")

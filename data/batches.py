@@ -106,7 +106,7 @@ class Loader:
 
     def __init__(self, cfg, corpus, place):
         # is there enough text? Training needs one block, and an evaluation all its tokens, because it sees none twice
-        n_val = cfg.eval_iters * cfg.batch_size * cfg.block_size
+        n_val = (cfg.skip_eval_iters + cfg.eval_iters) * cfg.batch_size * cfg.block_size
         for split, n in dict(train=cfg.block_size, val=n_val).items():
             n_tokens = len(getattr(corpus, split))
             # >, not >=: the last token needs a target
@@ -129,8 +129,7 @@ class Loader:
 
     def batch(self, split, step):
         """Returns a batch. For a GPU it is in pinned memory, so that it can be copied while the program goes on."""
-        if split == "train":
-            step += self.cfg.skip_iters
+        step += self.cfg.skip_iters if split == "train" else self.cfg.skip_eval_iters
         batch = get_batch(self.cfg, self.corpus, split, step, self.rows)
         return [x.pin_memory() for x in batch] if self.device.type == "cuda" else batch
 

@@ -202,5 +202,8 @@ def test_adamw_and_no_skipped_steps_are_what_runs_did_before(cfg):
         assert all(map(torch.equal, trainer.loader.batch("train", step), plain))
         assert all(map(torch.equal, later.loader.batch("train", step), trainer.loader.batch("train", step + 5)))
     assert all(map(torch.equal, later.loader.batch("val", 0), trainer.loader.batch("val", 0)))
+    tuned = make_trainer(cfg, skip_eval_iters=2)  # which the score, of two batches, does not see
+    assert cfg.eval_iters == 2 and all(map(torch.equal, tuned.loader.batch("val", 0), trainer.loader.batch("val", 2)))
+    assert all(map(torch.equal, tuned.loader.batch("train", 0), trainer.loader.batch("train", 0)))
     with pytest.raises(ConfigError, match="tied keys have no k.weight"):
         load(["--tie=same", "--qk_update=muon"])

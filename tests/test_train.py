@@ -115,7 +115,8 @@ def test_a_corpus_that_is_too_small_is_refused_where_tokens_would_be_validated_o
     cfg = replace(cfg, batch_size=1, eval_iters=10, block_size=(len(corpus.val) - 1) // 10)
     batches.Loader(cfg, corpus, CPU)
     short = corpus._replace(train=corpus.train[: cfg.block_size])  # a block needs one more token as the last target
-    for keys, of_files in (replace(cfg, block_size=cfg.block_size + 1), corpus), (cfg, short):
+    too_long, too_late = replace(cfg, block_size=cfg.block_size + 1), replace(cfg, skip_eval_iters=1)
+    for keys, of_files in (too_long, corpus), (too_late, corpus), (cfg, short):
         with pytest.raises(ConfigError, match="expected more than"):
             batches.Loader(keys, of_files, CPU)
 
