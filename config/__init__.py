@@ -174,7 +174,8 @@ KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of fi
 
 # What else is known of a run (its corpus, its size, what made its steps), and within what it may vary, as above.
 FACTS = {"tokenizer": "", "sha256": "", "parent_config": "task", "n_params": "task", "lengths": "",
-         "commit": "setting task", "python": "setting task", "torch": "setting task", "device_name": "setting task"}
+         "commit": "setting task", "python": "setting task", "torch": "setting task", "device_name": "setting task",
+         "made_with": "setting task"}
 
 
 def may_differ(name, respect):

@@ -52,17 +52,24 @@ def say_other_commits(generations):
     """Prints which runs have finished with another commit than that of the code."""
     from data.runs import write  # and pandas with it
 
-    commit, others = write.find_commit(), []
+    commit = write.find_commit()
+    finished = find_finished(generations)
+    others = [folder for folder, run in finished.items() if commit not in run["origin"]["commit"]]  # or an older text
+    if others:
+        print(f"{len(others)} finished runs are not of commit {commit}, as the code is. Delete a folder to do its run "
+              f"again: {' '.join(others)}", file=sys.stderr)
+
+
+def find_finished(generations):
+    """Returns the runs that have finished: {folder: its run.json}."""
+    finished = {}
     for folder, _ in itertools.chain(*generations):
         with contextlib.suppress(OSError):  # it has not begun, or its process says what is wrong
             run = json.loads(Path(folder, "run.json").read_text("utf-8"))
             last_row = Path(folder, "log.csv").read_text("utf-8").split()[-1]
-            is_finished = last_row.startswith(f"{run['config']['max_iters']},")
-            if is_finished and commit not in run["origin"]["commit"]:  # a list; of older code a text
-                others.append(folder)
-    if others:
-        print(f"{len(others)} finished runs are not of commit {commit}, as the code is. Delete a folder to do its run "
-              f"again: {' '.join(others)}", file=sys.stderr)
+            if last_row.startswith(f"{run['config']['max_iters']},"):
+                finished[folder] = run
+    return finished
 
 
 def do(folder, words, processes):

@@ -19,6 +19,9 @@ from typing import NamedTuple
 
 from config import (ROOT, ConfigError, differing_keys, end_with_pipe, launch, load, may_differ, read_flags, require,
                     run_file)
+from data.tokens import DataError
+
+RACE = ROOT / "config/plans/benchmark.py"
 
 
 class Plan(NamedTuple):
@@ -28,7 +31,7 @@ class Plan(NamedTuple):
     base: str  # a file that train.py takes
     arms: dict  # {name: {key: value}}, the keys that differ from base
     seeds: list
-    most_params: int  # of a race: a run may not have more, nor begin with the weights of another; 0: no race
+    most_params: int  # of a run in a race (config/race.py); 0: no race
     # Tests (measure, left, ">" or "<", right). Left and right are an arm, or a difference 'arm - arm'. If the measure
     # is itself a difference of two measures of a run, the right side may be "0".
     planned: list
@@ -37,6 +40,10 @@ class Plan(NamedTuple):
         """Returns the keys of an arm as arguments of train.py, with more keys, and its whole configuration, a dict."""
         flags = [f"--{key}={value}" for key, value in (self.arms[arm] | more).items()]
         return flags, vars(load([str(ROOT / self.base), *flags]))
+
+    def is_entry(self):
+        """Returns whether this is an entry of the race, and not the race itself."""
+        return self.most_params > 0 and Path(self.path).resolve() != RACE
 
 
 def read_plan(path):
@@ -53,8 +60,7 @@ def read_plan(path):
         # an arm is a folder, a cell of a CSV file, and a part of a difference
         is_name = not re.search(r"[,#/\\\n]| - ", arm) and arm != "0"
         require(is_name, f"{path}: {arm!r} is no name for an arm: it may not be 0, nor have , # / \\ or ' - '")
-        is_child = n_ancestors(plan, arm) > 0
-        require(not (is_child and plan.most_params), f"{path}: {arm} has a parent, and in a race none may")
+        n_ancestors(plan, arm)  # refuses a parent that is no arm
         taken = {"seed", "out_dir", "init_from"} & plan.arms[arm].keys()
         require(not taken, f"{path}: {arm} has {', '.join(taken)}, which the plan itself sets for each run")
 
@@ -79,6 +85,11 @@ def read_plan(path):
         layers = [int(layer) for layer in re.findall(r"_(\d+)(?= - |$)", measure)]
         require(max(layers, default=0) < n_layer or measure.startswith(STEPS_TO),
                 f"{test}: its arms have layers 0 to {n_layer - 1}")
+
+    if plan.is_entry():
+        from config import race  # which other plans do not need
+
+        race.require_entry(plan)
     return plan
 
 
@@ -125,17 +136,16 @@ def task_keys(configs):
     return differing_keys([task_of(config) for config in configs])
 
 
-def commands(path, for_all):
+def commands(plan, for_all):
     """
     Returns the runs of a plan, pairs of a folder and the arguments of train.py: a list for each generation, parents
     first. for_all: keys of all runs. Raises ConfigError if one of them is wrong.
     """
-    plan = read_plan(path)
     wrong = for_all.keys() & {"seed", "out_dir", "init_from", "parent", *differing_keys(list(plan.arms.values()))}
-    require(not wrong, f"{path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
+    require(not wrong, f"{plan.path}: its runs differ in {', '.join(sorted(wrong))}, so leave it out")
 
     # A trial has a folder of its own: its name holds the keys that change the runs, as Windows, too, allows it.
-    folder = f"out/plans/{Path(path).stem}"
+    folder = f"out/plans/{Path(plan.path).stem}"
     for key, value in for_all.items():
         if not may_differ(key, "how"):
             folder += re.sub(r"[/\\:]", "-", f"_{key}={value}")
@@ -189,8 +199,15 @@ def main(argv):
         for_all = read_flags([flag for flag in flags if flag != "--run"])
         n_jobs = for_all.pop("jobs", "2") if is_run else "1"
         require(n_jobs.isdigit() and int(n_jobs) > 0, f"jobs = {n_jobs}, expected 1 or more")
-        generations = commands(path, for_all)
-    except ConfigError as e:
+        plan = read_plan(path)
+        generations = commands(plan, for_all)
+        if plan.is_entry():
+            from config import race
+
+            print(race.what_lacks(plan, run_file(path)["__doc__"] or "", generations), file=sys.stderr)
+            if is_run:
+                race.make_text(plan.keys_of("learned", **for_all)[1]["data_dir"])
+    except (ConfigError, DataError) as e:
         sys.exit(f"python -m config.plan: {e}")
 
     # do them, or print them, one a line

@@ -10,7 +10,7 @@ import pytest
 
 from config import ROOT, ConfigError, load
 from config.plan import main, read_plan
-from data.runs.__main__ import require_runs_of
+from data.runs.__main__ import find_plan, require_runs_of
 from data.runs.kept import pool
 from tests.test_runs import printed, run, write_run
 
@@ -161,7 +161,7 @@ def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits():
     for path in sorted((ROOT / "data/results/csv").glob("*.csv")):
         if path.stem != "public":  # scores of models
             arms = pool([path])
-            require_runs_of(read_plan(ROOT / f"config/plans/{path.stem}.py"), arms)
+            require_runs_of(find_plan(None, [path]), arms)
             for arm in arms.values():
                 assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in arm.config["commit"]), path
 
@@ -182,10 +182,3 @@ def test_steps_to_a_loss_lie_on_the_line_between_two_evaluations_and_are_all_ste
     assert of_b == "b 8 592 1 100% 100% 100% baseline 1".split()  # seven times 533 1/3, and 1,000
     assert of_a == "a 8 262 0 44% 89% 200% -329 [-617, -233] 1".split()  # seven times 300, and 0
     assert test == "steps_to_2.2 a < b 8 -329 [-617, -233] 0.0078 shown".split()
-    text = plan.read_text()
-    plan.write_text(f"{text}\nmost_params = 0.5")  # write_run has one
-    assert "has 1 parameters" in run(*folders, "--plan", plan)
-    plan.write_text(f"{text}\nmost_params = 5")
-    assert "b has no run of seed 8, and a race needs all" in run(*folders[:-1], "--plan", plan)
-    plan.write_text(f"{text}\nmost_params = 5\narms['a']['parent'] = 'b'")
-    assert "a has a parent, and in a race none may" in run(*folders, "--plan", plan)

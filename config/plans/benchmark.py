@@ -33,7 +33,7 @@ Since these runs steps are interpolated between two evaluations, and no longer t
 base = "config/tiny.py"
 seeds = range(501, 509)  # none of them was used before
 minutes = 40
-most_params = 140_000  # and no run may begin with the weights of another
+most_params = 140_000  # config/race.py holds entries against this file
 
 # Steps are counted between evaluations, so all have the same ones.
 _shared = dict(eval_interval=25, score_interval=100)

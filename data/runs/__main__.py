@@ -128,12 +128,12 @@ def at_one_time(arms):
 
 
 def find_plan(path, runs):
-    """Returns the Plan at path. Without a path: config/plans/NAME.py for data/results/csv/NAME.csv alone, or None."""
+    """Returns the Plan at path. Without a path: that of the same name for a file of data/results/csv alone, or None."""
     first = Path(runs[0])
-    by_name = ROOT / f"config/plans/{first.stem}.py"
+    by_name = [*ROOT.glob(f"config/*/{first.stem}.py")]  # in plans or records
     is_ours = len(runs) == 1 and first.resolve().parent == ROOT / "data/results/csv"
-    if path is None and is_ours and by_name.exists():
-        path = by_name
+    if path is None and is_ours and by_name:
+        [path] = by_name
     return read_plan(path) if path else None
 
 
@@ -160,15 +160,13 @@ def require_runs_of(plan, arms):
             wrong = [key for key in keys if key not in ("dtype", "sha256", "parent_config")]
             require(not wrong, f"{plan.path}: the parent of its {name} had another {', '.join(wrong)}")
 
-        # no other seeds. A race needs all of them, and its models have an upper size
+        # no other seeds
         for seed in arm.seeds():
             require(seed in plan.seeds, f"{plan.path} has no seed {seed}")
-        if plan.most_params:
-            for seed in plan.seeds:
-                require(seed in arm.seeds(), f"{plan.path}: {name} has no run of seed {seed}, and a race needs all")
-            n_params = arm.config["n_params"]
-            require(n_params <= plan.most_params, f"{plan.path}: {name} has {n_params:,} parameters, and "
-                    f"{plan.most_params:,} are allowed")
+    if plan.most_params:
+        from config import race  # which other plans do not need
+
+        race.require_fair(plan, arms)
 
 
 def main(argv=None):

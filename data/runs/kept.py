@@ -91,7 +91,7 @@ def add_runs(arm, more):
 
     # where the steps come from: together they may have several commits, say
     config = more.config | arm.config
-    for key in "commit", "python", "torch", "device_name":  # only older runs have python
+    for key in "commit", "python", "torch", "device_name", "made_with":  # only older runs have python
         if key in config:
             config[key] = sorted({*config[key], *more.config.get(key, [])})
     return Runs(arm.name, config, pandas.concat([arm.table, more.table]))

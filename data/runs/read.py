@@ -107,6 +107,9 @@ def read_run(folder):
     for key, texts in run["origin"].items():
         config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
 
+    how = {key: config[key] for key in ("micro_batch_size", "threads", "compile", "deterministic")}
+    config["made_with"] = [" ".join(f"{key}={value}" for key, value in how.items())]
+
     # 2) its losses and its scores
     log = pandas.read_csv(folder / "log.csv", index_col="step")
     scores = pandas.read_csv(folder / "scores.csv")
@@ -120,7 +123,8 @@ def read_run(folder):
             f"log.csv at step {last_loss}: --init_from=resume writes them again from ckpt.pt")
 
     # 4) both in one table, by seed and step
-    table = pandas.concat([log[["train_loss", "val_loss", "tokens_per_s"]], by_step(scores)], axis="columns").sort_index()
+    log = log[["train_loss", "val_loss", "tokens_per_s"]]
+    table = pandas.concat([log, by_step(scores)], axis="columns").sort_index()
     if parent:
         table["parent_seed"] = parent["seed"]  # runs of one parent are no independent pairs
     table = pandas.concat({config["seed"]: table.astype(float).round(DIGITS)}, names=["seed"])

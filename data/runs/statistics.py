@@ -82,13 +82,10 @@ def first_step(loss, target):
 
 
 def crossing(loss, target):
-    """
-    Returns the step at which a loss, a Series by step, reaches a target: on the line between its last evaluation above
-    the target and the first one that is not. inf if it never does, and step 0 if it begins there.
-    """
+    """Returns the step at which the line from the last loss above a target to the next one reaches it, or inf."""
     loss = loss.dropna()
     step = first_step(loss, target)
-    if step in (0, np.inf):
+    if step == np.inf:
         return step
-    around = loss.loc[:step].iloc[:-3:-1]  # the first one that is not above it, and the one before
-    return np.interp(target, around, around.index)
+    next_and_last = loss.loc[:step].iloc[:-3:-1]  # at the target or below, and above; at step 0 there is one alone
+    return np.interp(target, next_and_last, next_and_last.index)

@@ -1,0 +1,92 @@
+"""
+The judge of the race to 1.80 nats: what an entry's plan may set, and what all of its runs have in common. It asks
+config/plans/benchmark.py, and never the entry's own file. data/results/README.md, question 8, has the rules in words,
+and what no program can refuse. config/records/template.py is an entry to copy.
+"""
+
+import itertools
+import re
+from pathlib import Path
+
+import torch
+
+from config import KEYS, ROOT, TrainConfig, differing_keys, launch, require
+from config.plan import RACE, read_plan
+from data import tokens
+from data.runs import write
+from data.sympy import prepare
+from model import Transformer
+
+RECORDS = {"rotary_tuned": "config/plans/benchmark.py"}  # {arm: its plan}, the newest last: a new record is added here
+ONE_FOR_ALL = "commit", "torch", "device_name", "made_with"  # or a run with bad luck could be rolled again
+
+
+def require_entry(plan):
+    """Raises ConfigError unless a plan is that of the race, in all but its docstring and the keys of its last arm."""
+    # 1) what is not the entrant's: seeds, baseline, record and test. A record is held against the one before it
+    here = Path(plan.path).resolve()
+    *_, record = itertools.takewhile(lambda arm: ROOT / RECORDS[arm] != here, RECORDS)
+    race, entry = read_plan(RACE), [*plan.arms][-1]
+    keys_of_record = read_plan(ROOT / RECORDS[record]).arms[record]
+    arms = {"learned": race.arms["learned"], record: keys_of_record, entry: plan.arms[entry]}
+    expected = race._replace(path=plan.path, arms=arms, planned=[("steps_to_1.8", entry, "<", record)])
+    for name, value in expected._asdict().items():
+        found = getattr(plan, name)
+        require(found == value, f"{plan.path}: {name} is {found!r}, and in the race it is {value!r}")
+
+    # 2) what its arm may set: keys of the model and of its training, and none of the text, the steps or the machine
+    configs = [plan.keys_of(name)[1] for name in ("learned", entry)]
+    for key in differing_keys(configs):
+        value, found = [config[key] for config in configs]
+        is_free = KEYS[key].metadata["varies"] == "task" and key != "skip_iters"
+        require(is_free, f"{plan.path}: {entry} has {key} = {found!r}, and in the race it is {value!r}")
+
+    # 3) how large its model is, without memory for its weights
+    with torch.device("meta"):
+        model = Transformer(TrainConfig(**configs[1]).of_model(tokens.TOKENIZERS["bytes"]["vocab_size"]))
+    require_size(plan, entry, sum(p.numel() for p in model.parameters()))
+
+
+def require_size(plan, name, n_params):
+    """Raises ConfigError for a model that is too large."""
+    require(n_params <= plan.most_params, f"{plan.path}: {name} has {n_params:,} parameters, and at most "
+            f"{plan.most_params:,} are allowed")
+
+
+def require_text(sha256, where):
+    """Raises ConfigError unless these are the digests of the race's train.bin and val.bin, in one line."""
+    require(sha256 == " ".join(prepare.DIGESTS["bytes"].values()), f"{where}: this is not the text of the race: "
+            "delete data/sympy/bytes, and install the sympy of requirements.txt")
+
+
+def make_text(folder):
+    """Makes the text before the first run, unless it is there. Raises ConfigError if it is another one."""
+    if not Path(folder, "meta.json").exists():
+        prepare.make(Path(folder))
+    require_text(" ".join(tokens.load(folder).meta["sha256"].values()), folder)
+
+
+def require_fair(plan, arms):
+    """Raises ConfigError unless all runs of a race are there, of one size and text, and made alike. arms: of Runs."""
+    for name, seed in itertools.product(plan.arms, plan.seeds):
+        is_there = name in arms and seed in arms[name].seeds()
+        require(is_there, f"{plan.path}: {name} has no run of seed {seed}, and a race needs all")
+    for name, arm in arms.items():
+        require_size(plan, name, arm.config["n_params"])
+        require_text(arm.config["sha256"], f"{plan.path}: {name}")
+    for fact in ONE_FOR_ALL:
+        found = sorted({text for arm in arms.values() for text in arm.config.get(fact, [])})
+        require(len(found) <= 1, f"{plan.path}: a race has one {fact} for all runs, and these have {'; '.join(found)}")
+
+
+def what_lacks(plan, docstring, generations):
+    """Returns in words what an entry lacks before it can be judged. generations: its runs, as config.plan.commands."""
+    n_runs = sum(map(len, generations))
+    n_left = n_runs - len(launch.find_finished(generations))
+    lacks = {
+        "the number of trials in its docstring, such as '12 trials'": not re.search(r"\d trial", docstring),
+        "a commit of all Python files": not re.fullmatch("[0-9a-f]{40}", write.find_commit()),
+        f"{n_left} of its {n_runs} runs": n_left > 0,
+    }
+    words = [what for what, is_missing in lacks.items() if is_missing] or ["nothing but what data.runs says"]
+    return f"{plan.path}, an entry of the race, still lacks: {'; '.join(words)}"
