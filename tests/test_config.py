@@ -6,7 +6,7 @@ import torch
 from config import ROOT, command_line, load
 from model import Transformer
 
-CODE = "__init__", "launch", "plan", "processes", "updates"
+CODE = "__init__", "launch", "plan", "processes", "race", "updates"
 FILES = sorted(path for path in (ROOT / "config").glob("*.py") if path.stem not in CODE)
 
 
