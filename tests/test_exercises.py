@@ -70,7 +70,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(ours, monkeypatch, capsys, step, n
     monkeypatch.setattr(exercises.steps, name, wrong)
     assert exercises.main([step]) == 1
     assert told in capsys.readouterr().out
-    assert exercises.main(["9"]) == "expected numbers of steps, 1, 2, 3, 4"
+    assert exercises.main(["9"]).startswith("python -m tests.exercises: expected numbers of steps, 1, 2, 3, 4")
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -100,7 +100,8 @@ def last_symmetry(capsys, *argv, change=""):
 
 @pytest.mark.parametrize("words", ["casual", "--causal", "2 causal", "causal 2 3", "left right", "2 both"])
 def test_a_mistyped_word_ends_micro_in_one_line(words):
-    with pytest.raises(SystemExit, match=r"^micro.py: expected \[causal \| left \| right \| both\] \[SEED\], got "):
+    expected = re.escape("micro.py: expected [causal | left | right | both] [SEED | --seeds N], got ")
+    with pytest.raises(SystemExit, match=f"^{expected}"):
         micro.main(words.split())
 
 
@@ -176,8 +177,19 @@ def test_the_ledger_prints_a_line_for_each_part_and_its_help(capsys, monkeypatch
     assert header.split() == ["2", "seeds", "share", "adds", "symmetry"]
     assert [line.split()[0] for line in lines] == ["start", "pp", "pt", "tp", "tt", "M"]
     assert re.match(r"M +\+1.00 \[\+1.00, \+1.00\]", lines[-1])
-    ledger.main(["--help"])
-    assert capsys.readouterr().out.strip() == ledger.__doc__.strip()
+
+
+@pytest.mark.parametrize("program", [exercises, ledger, micro])
+def test_help_is_what_stands_above_a_program_and_a_wrong_word_ends_in_a_line(program, capsys):
+    for words in ["-h"], ["2", "--help"]:
+        assert not program.main(words)
+        assert capsys.readouterr().out.strip() == program.__doc__.strip()
+    wrong = exercises.main(["9"])
+    if program is not exercises:
+        with pytest.raises(SystemExit) as e:
+            program.main(["--seeds", "x"])
+        wrong = e.value.code
+    assert "expected" in wrong and "\n" not in wrong
 
 
 @pytest.mark.bert_block
@@ -220,6 +232,9 @@ def test_offsets_draws_K_beside_the_heads_of_a_run_and_prints_its_help_without_a
         with pytest.raises(SystemExit, match="^0$"):
             offsets.main(argv)
         assert "python -m tests.exercises.offsets 1 out/tiny" in capsys.readouterr().out
+    for argv, wrong in (["2", finished.out_dir], "has no layer 2"), (["1", "nowhere"], "No such file.*nowhere"):
+        with pytest.raises(SystemExit, match=f"^python -m tests.exercises.offsets: .*{wrong}"):
+            offsets.main(argv)
 
 
 def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):

@@ -133,9 +133,11 @@ STEPS = {"1": step_1, "2": step_2, "3": step_3, "4": step_4}
 
 
 def main(argv):
+    if "-h" in argv or "--help" in argv:
+        return print(__doc__.strip())
     torch.manual_seed(0)
     if not STEPS.keys() >= set(argv):
-        return f"expected numbers of steps, {', '.join(STEPS)}"
+        return f"python -m tests.exercises: expected numbers of steps, {', '.join(STEPS)}, got {' '.join(argv)}"
     status = 0
     for number in argv or STEPS:
         try:

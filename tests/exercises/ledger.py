@@ -75,6 +75,8 @@ def main(argv):
         return print(__doc__.strip())
     words = [word for word in argv if not word.isdigit()]
     seeds = [word for word in argv if word.isdigit()] or "12345678"
+    if len(words) > 1 or not micro.BESIDE.keys() >= {*words}:
+        sys.exit(f"ledger: expected [causal | left | right | both] [SEED ...], got {' '.join(argv)}")
     rows = []
     for seed in seeds:
         m, parts = train([*words, seed])

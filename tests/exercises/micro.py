@@ -154,6 +154,8 @@ def directionality(m):
 
 def main(argv, shown=range(0, STEPS + 1, 100)):
     """Trains, prints a line at the steps that are shown, and returns the weights at the end."""
+    if "-h" in argv or "--help" in argv:
+        return print(__doc__.strip())
     if len(argv) > 1 and argv[-2] == "--seeds" and argv[-1].isdigit():
         for seed in range(1, int(argv[-1]) + 1):
             print(f"seed {seed}: ", end="")
@@ -164,7 +166,7 @@ def main(argv, shown=range(0, STEPS + 1, 100)):
     seeds = argv[1:] if word else argv
     causal, beside = word == "causal", BESIDE.get(word, ())
     if len(seeds) > 1 or not "".join(seeds or ["1"]).isdigit():
-        sys.exit(f"micro.py: expected [causal | left | right | both] [SEED], got {' '.join(argv)}")
+        sys.exit(f"micro.py: expected [causal | left | right | both] [SEED | --seeds N], got {' '.join(argv)}")
     rng = np.random.default_rng(int(seeds[0]) if seeds else 1)
     text, w, losses = read_text(), new_weights(rng), []
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data import tokens
+from config import ConfigError, require
+from data import expand, tokens
 from data.batches import get_batch
 from data.drawing import figure, put_legend, put_titles, put_zero
 from data.runs.model import open_run
@@ -69,19 +70,16 @@ def offset_logits(model, idx, layer):
     return mean_by_offset(logits)
 
 
-def main(argv):
-    cli = argparse.ArgumentParser(prog="python -m tests.exercises.offsets", description=__doc__,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("layer", type=int, help="0 is the lowest")
-    cli.add_argument("folders", metavar="RUN", nargs="+", help="the folder of a run, such as out/tiny")
-    args = cli.parse_args(argv or ["--help"])
-    layer, folders = args.layer, args.folders
+def draw_offsets(layer, folders):
+    """Draws offsets.png, a panel for each run."""
+    opened = [open_run(folder) for folder in folders]
+    for folder, (_, cfg) in zip(folders, opened):
+        require(cfg.positions == "learned", f"{folder}: its positions are {cfg.positions}, so they are not in q and k")
+        require(0 <= layer < cfg.n_layer, f"{folder} has no layer {layer}: the lowest is 0")
 
     with figure("offsets.png", 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
         put_titles(axes.flat, [Path(folder).name.replace("_", " ") for folder in folders])
-        for axis, folder in zip(axes.flat, folders):
-            model, cfg = open_run(folder)
-            assert cfg.positions == "learned", f"{folder}: {cfg.positions} positions are not in q and k"
+        for axis, (model, cfg) in zip(axes.flat, opened):
             rows = np.arange(min(N_TEXTS, cfg.batch_size))
             idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, rows)  # (B, T)
 
@@ -100,6 +98,18 @@ def main(argv):
             axis.locator_params(axis="x", integer=True)
         axes[0, 0].set_ylabel("logit, less its mean over keys")
         put_legend(axes.flat)
+
+
+def main(argv):
+    cli = argparse.ArgumentParser(prog="python -m tests.exercises.offsets", description=__doc__,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("layer", type=int, help="0 is the lowest")
+    cli.add_argument("folders", metavar="RUN", nargs="+", help="the folder of a run, such as out/tiny")
+    args = cli.parse_args(argv or ["--help"])
+    try:
+        draw_offsets(args.layer, expand(args.folders))
+    except (ConfigError, OSError) as e:
+        sys.exit(f"python -m tests.exercises.offsets: {e}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """One head that compares positions and nothing else becomes symmetric: python tests/exercises/positions.py (seconds)"""
 
+import argparse
+
 import torch
 import torch.nn.functional as F
 
@@ -30,4 +32,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()
