@@ -192,6 +192,16 @@ def test_help_is_what_stands_above_a_program_and_a_wrong_word_ends_in_a_line(pro
     assert "expected" in wrong and "\n" not in wrong
 
 
+def test_the_lesson_has_no_command_that_needs_a_shell():
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    lines = [*"".join(blocks).splitlines(), *re.findall(r"`(python [^`]*)`", PAGE)]
+    commands = [line.partition("  #")[0] for line in lines]
+    assert len(commands) > 12
+    for command in commands:
+        assert re.match("python |pip install ", command) and not re.search(r"[|&;<>(){}$!'\\]", command), command
+        assert "*" not in command or command.startswith("python -m data.runs "), command  # which expands it
+
+
 @pytest.mark.bert_block
 @pytest.mark.parametrize("layer", [0, 1])
 def test_K_is_the_mean_product_of_mean_inputs_at_each_offset_and_even_if_W_qk_is_symmetric(layer):
@@ -239,6 +249,6 @@ def test_offsets_draws_K_beside_the_heads_of_a_run_and_prints_its_help_without_a
 
 def test_a_head_that_sees_positions_only_prints_what_the_page_shows(capsys):
     positions.main()
-    shown = re.findall(r"symmetry of P ([\d.]+)", PAGE)
+    shown = re.findall(r"symmetry of P\s(\d\.\d+)", PAGE)
     printed = re.findall(r"symmetry of P ([\d.]+)", capsys.readouterr().out)
     assert list(map(float, printed)) == pytest.approx(list(map(float, shown)), abs=0.011)
