@@ -170,6 +170,9 @@ class TrainConfig:
         return ModelConfig(vocab_size, **{name: getattr(self, name) for name in names})
 
 
+# Headings of --help, each above its first key.
+HEADINGS = {"data_dir": "The text, and what to predict", "n_layer": "The model, and how it starts",
+            "init_from": "Training", "eval_interval": "What is written, and where it runs"}
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 
 # What else is known of a run (its corpus, its size, what made its steps), and within what it may vary, as above.
@@ -222,6 +225,8 @@ def command_line(argv):
     if "-h" in argv or "--help" in argv:
         print("python train.py [config/NAME.py, or else config/tiny.py] [--key=value ...] would use these values:\n")
         for name, field in KEYS.items():
+            if name in HEADINGS:
+                print(HEADINGS[name])
             expected, _ = field.metadata["allowed"]
             print(f"  --{name:18} {getattr(cfg, name)!s:18} {field.metadata['help']} [{field.type}: {expected}]")
         sys.exit()

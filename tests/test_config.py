@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from config import ROOT, command_line, load
+from config import KEYS, ROOT, command_line, load
 from model import Transformer
 
 CODE = "__init__", "launch", "plan", "processes", "race", "updates"
@@ -16,6 +16,15 @@ def test_every_config_file_loads_and_builds_its_model(path):
     assert cfg.out_dir == f"out/{path.stem}"
     with torch.device("meta"):
         assert len(Transformer(cfg.of_model(50304)).blocks) == cfg.n_layer
+
+
+def test_help_has_every_key_once_below_one_of_four_headings(capsys):
+    with pytest.raises(SystemExit, match="^$"):
+        command_line(["config/bert.py", "--help"])
+    first, *lines = capsys.readouterr().out.splitlines()[1:]
+    keys = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
+    headings = [line for line in lines if not line.startswith("  --")]
+    assert keys == list(KEYS) and len(headings) == 4 and lines[0] == headings[0]
 
 
 def test_the_published_recipe_is_what_the_bert_file_says():

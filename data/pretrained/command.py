@@ -1,4 +1,11 @@
-"""The command of analyze.py: it scores models one by one, prints tables, and draws."""
+"""
+Scores W_qk = W_q W_k^T in every layer of models: symmetry and directionality, and beside them what chance gives.
+Prints a table of layers, or of several models a line for each. data/pretrained/README.md says what its columns are.
+
+    python analyze.py --hf out/tiny --plot scores.png                     # a run of train.py
+    python analyze.py --hf bert-base gpt2 llama3-8b --csv scores.csv      # models on the Hub
+    python analyze.py --hf gpt2 --per_head --matrices wqk.png             # every head, and a picture of W_qk
+"""
 
 import argparse
 import sys
@@ -15,9 +22,10 @@ from .scoring import score_model
 
 def read_command(argv):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=analyze.__doc__, allow_abbrev=False,
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME", help="names, ids or paths")
+    parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME",
+                        help="models: a run's folder or another one, a file, a Hub id, or a name of models.csv")
     parser.add_argument("--csv", metavar="FILE", help="write the scores to a new FILE, after every model")
     parser.add_argument("--plot", metavar="FILE.png", help="draw scores by layer; of more than 4 models, by "
                         "size; of checkpoint-100, checkpoint-200, ..., by this number")
@@ -26,8 +34,9 @@ def read_command(argv):
     parser.add_argument("--gamma", type=float, default=analyze.GAMMA,
                         help="standard deviations from which a norm counts (2)")
     args = parser.parse_args(argv)
+    # what cannot be drawn is refused now, and not after the work
     for path in filter(None, (args.plot, args.matrices)):
-        if not path.endswith((".png", ".pdf", ".svg", ".jpg")):  # or it would be known only after the work
+        if not path.endswith((".png", ".pdf", ".svg", ".jpg")):
             parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")
     return args
 
