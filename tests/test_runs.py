@@ -155,6 +155,7 @@ def test_the_first_line_says_which_runs_are_of_other_commits_or_of_code_that_is_
 
 @pytest.mark.parametrize("argv, words", [
     ("a-1 --measure steps_to_1,8", "no run has steps_to_1,8"),
+    ("a-1 b-1 --measure nonsense --plot a.png", "no run has nonsense at its steps"),
     ("a-1 b-1 --arms c", "no arm is called c: there are a, b"),
     ("a-1 c.csv", "two runs called a have the seed 1"),
     ("other/a-2 c.csv", "two runs called a differ in of_a_fork"),

@@ -2,6 +2,7 @@
 
 import pandas
 
+from config import require
 from config.plan import task_keys
 from data.drawing import DASHES, DECODER, ENCODER, panels, put_name, short, styles
 from data.runs.curves import CHANCES, TITLES, plot_run
@@ -47,6 +48,7 @@ def choose_measures(arms, planned, only):
     if not only and task_keys([arm.config for arm in arms.values()]):
         del wanted["loss"]
     has = {"loss", *rows_of(arms)}
+    require(not only or only in has, f"no run has {only} at its steps, so it is not drawn")
     return [measure for measure in wanted if measure in has][:4]
 
 
