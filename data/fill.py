@@ -30,7 +30,8 @@ def fill(model, meta, encode, decode, text, blank):
     for at, token in enumerate(ids):
         if token == meta["mask_token"]:
             found = [f"{decode([i])!r} {p:.0%}" for i, p in zip(guesses[at].tolist(), shares[at].tolist())]
-            yield f"...{decode(ids[max(0, at - 12) : at])}{blank}    {', '.join(found)}"
+            before = f"...{decode(ids[at - 12 : at])}" if at > 12 else decode(ids[:at])
+            yield f"{before}{blank}    {', '.join(found)}"
 
 
 @torch.no_grad()
@@ -57,15 +58,16 @@ def main(argv=None):
     from data.runs.model import open_run
 
     try:
-        # the weights do not say how their text was cut into tokens: the record of the run does
+        # the weights do not say how their text was made into tokens: the record of the run does
         model, cfg = open_run(args.run)
-        tokenizer = json.loads(Path(args.run, "run.json").read_text("utf-8"))["data"]["tokenizer"]
-        given = model, TOKENIZERS[tokenizer], *make_coder(tokenizer)
+        data = json.loads(Path(args.run, "run.json").read_text("utf-8"))["data"]
+        given = model, TOKENIZERS[data["tokenizer"]], *make_coder(data["tokenizer"])
+        text = " ".join(args.text) if data["spaced"] else args.text
         torch.manual_seed(args.seed)  # the same text each time
         if cfg.predicts_next:
-            return print(go_on(*given, args.text, args.tokens))
-        require(args.blank in args.text, f"the text has no blank: write {args.blank} where one is")
-        print(*fill(*given, args.text, args.blank), sep="\n")
+            return print(go_on(*given, text, args.tokens))
+        require(args.blank in text, f"the text has no blank: write {args.blank} where one is")
+        print(*fill(*given, text, args.blank), sep="\n")
     except (EOFError, pickle.UnpicklingError):
         sys.exit(f"python -m data.fill: {args.run}/ckpt.pt is damaged, or no checkpoint")
     except (ConfigError, OSError, RuntimeError) as error:  # no run there; a fork's weights

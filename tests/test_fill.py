@@ -1,5 +1,6 @@
 """data/fill.py: what a model puts into blanks, and how a decoder goes on. pytest tests/test_fill.py"""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,16 @@ def test_the_guesses_for_a_blank_are_the_softmax_of_the_logits_of_the_masked_tex
         values, indices = best.values.tolist(), best.indices.tolist()
         letters = [bytes([i]).decode(errors="replace") if i < 256 else "" for i in indices]
         expected = [f"{letter!r} {p:.0%}" for p, letter in zip(values, letters)]
-        assert line.endswith(f"?    {', '.join(expected)}") and line.startswith("...re")
+        assert line.endswith(f"?    {', '.join(expected)}") and line.startswith("re")
     assert said(capsys, finished.out_dir, "re_urn_", "--blank=_").count("\n") == 2
+    assert said(capsys, finished.out_dir, "abcdefghijklm?").startswith("...bcdefghijklm?")
+
+
+def test_a_run_on_spaced_text_is_asked_in_spaced_text(finished, tmp_path, capsys):
+    spaced = shutil.copytree(finished.out_dir, tmp_path / "spaced")
+    record = (spaced / "run.json").read_text()
+    (spaced / "run.json").write_text(record.replace('"spaced": false', '"spaced": true'))
+    assert said(capsys, spaced, "re?u") == said(capsys, finished.out_dir, "r e ? u")
 
 
 def test_a_decoder_goes_on_from_a_text_the_same_way_each_time(cfg, capsys):
