@@ -71,7 +71,7 @@ def main(argv=None):
     # transformers is not there; other shapes; and what else goes wrong if a fork's model is another one
     except (ImportError, OSError, ConfigError, RuntimeError, ArithmeticError, AttributeError, LookupError, TypeError,
             ValueError) as error:
-        sys.exit(f"error: {run} is not exported: {str(error).splitlines()[-1]}")
+        sys.exit(f"error: {run} is not exported: {(str(error) or repr(error)).splitlines()[-1]}")
     print(f"{run}/bert is a model for transformers")
 
 
