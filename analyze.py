@@ -38,8 +38,8 @@ def symmetry(m):
     #     M_n = (M - M^T) / 2    what i adds to its attention to j, j takes from its attention to i
     # The parts are orthogonal, so |M|^2 = |M_s|^2 + |M_n|^2. The score compares the two:
     #     s = (|M_s|^2 - |M_n|^2) / |M|^2,    because |M_s|^2 - |M_n|^2 = sum_ij M_ij M_ji = tr(MM)
-    trace = (m * m.mT).sum((-2, -1))
-    return trace / m.square().sum((-2, -1))
+    trace = (m * m.mT).mean((-2, -1))  # no sum: torch has no mean of integers, whose products may overflow
+    return trace / m.square().mean((-2, -1))
 
 
 def directionality(m, gamma=GAMMA):
@@ -122,10 +122,12 @@ def unrounded():
 @unrounded()
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays, returned as float64. nan for
-    a zero matrix; directionality is also nan if C = 1. Raises ValueError if C or r differ, as with grouped keys: score_layers.
+    The Scores (...) of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays of floats, as float64. nan for
+    a zero matrix; directionality is also nan if C = 1. ValueError if C or r differ: use score_layers for grouped keys.
     """
     w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
+    if not all(w.is_floating_point() and w.itemsize > 1 for w in (w_q, w_k)):
+        raise ValueError(f"W_q is {w_q.dtype}, W_k {w_k.dtype}: multiply quantized weights by their scales, as floats")
     if w_q.shape[-2:] != w_k.shape[-2:]:
         raise ValueError(f"expected W_q and W_k of the same (C, r), got {tuple(w_q.shape)} and {tuple(w_k.shape)}: "
                          "for grouped keys use score_layers")

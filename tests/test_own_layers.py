@@ -125,6 +125,11 @@ def test_numbers_that_are_no_weights_before_they_are_multiplied_by_scales_are_re
     for layer in (w, torch.randn(C, C)), (torch.randn(C, C), w):
         with pytest.raises(ValueError, match=f"layer 0: .*{dtype}: use a checkpoint in F64, .*multiply the weights by"):
             score_layers([layer])
+        with pytest.raises(ValueError, match=f"^W_q is .*{dtype}.*: multiply quantized weights by their scales"):
+            analyze.scores(*layer)
+    for score in analyze.symmetry, analyze.directionality, analyze.directionality_eq17:
+        with pytest.raises((RuntimeError, NotImplementedError), match="point|not implemented"):  # as torch says it
+            score(w)
     linear = nn.Linear(C, C)
     linear.weight = nn.Parameter(w, requires_grad=False)
     with pytest.raises(ValueError, match=f"layer 0: .*{dtype}"):
