@@ -179,8 +179,7 @@ class SelfAttention(nn.Module):
         logits = q @ k.mT / q.shape[-1] ** 0.5  # (1, H, T, T)
         if predict_at is None:
             return logits
-        # subtle: logits[0] is (H, T, T), and its rows at predict_at are (H, B, Q, T). In numpy, logits[0, :, predict_at]
-        # would be (B, Q, H, T)
+        # subtle: logits[0] is (H, T, T), and its rows at predict_at are (H, B, Q, T). numpy would give (B, Q, H, T)
         return logits[0, :, predict_at].transpose(0, 1)  # (B, H, Q, T)
 
     def split_heads(self, x):
@@ -248,7 +247,7 @@ class Transformer(nn.Module):
         if cfg.positions not in ("learned", "rotary", "untied"):
             raise ValueError(f"positions = {cfg.positions!r}, expected learned, rotary or untied")
         if cfg.tie not in ("none", "same", "mirror") or (cfg.tie == "mirror" and cfg.n_head % 2):
-            raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, or mirror with an even n_head")
+            raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, mirror (pairs of heads)")
         self.cfg = cfg
         # the input: vectors for tokens and, unless they are rotary, for positions. BERT normalises their sum
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer

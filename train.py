@@ -41,7 +41,7 @@ SAY_EVERY = 60  # seconds between two lines where there is no bar, as in a log f
 
 
 def loop(trainer, signals):
-    """Trains until max_iters, or until a process has a signal to end. All files are written here, and none in train_step."""
+    """Trains until max_iters, or until a process has a signal to end. All files are written here, between steps."""
     cfg = trainer.cfg
     no_bar = None if trainer.place.rank == 0 else True  # one bar for all processes; None: tqdm hides it in a log file
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=no_bar) as bar:

@@ -75,7 +75,7 @@ def require_fair(plan, arms):
         require_size(plan, name, arm.config["n_params"])
         require_text(arm.config["sha256"], f"{plan.path}: {name}")
     for fact in ONE_FOR_ALL:
-        found = sorted({text for arm in arms.values() for text in arm.config.get(fact, [])})
+        found = sorted(set().union(*[arm.config.get(fact, []) for arm in arms.values()]))
         require(len(found) <= 1, f"{plan.path}: a race has one {fact} for all runs, and these have {'; '.join(found)}")
 
 

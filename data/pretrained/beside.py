@@ -89,7 +89,7 @@ def refuse_changed(layers, names, unscored):
             if not words:
                 continue
 
-            # a layer (h.0, whose only number ends it; not h.0.expert.3) or a model that holds q and k itself holds other
+            # a layer (h.0, whose only number ends it; not h.0.expert.3) or a model that holds q and k itself has other
             # things, too: only what is called like q or k is beside them
             numbers = [part for part in path[:n] if part.isdigit()]
             is_layer = n == 0 or numbers == [path[n - 1]]
