@@ -8,8 +8,7 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
 
 A training is `loop`: with every batch the model predicts tokens, and `Trainer.train_step` moves the weights against the
 gradient of the loss. Now and then the loss on other text and the scores of W_qk are written down (data/runs/write.py).
-A run that was killed goes on from its last evaluation, and one that got SIGTERM from its last step: bit for bit on a
-CPU, and on a GPU with --deterministic=True.
+It goes on from its last evaluation, or after SIGTERM its last step: bit for bit on a CPU or with --deterministic=True.
 """
 
 import contextlib
