@@ -29,7 +29,10 @@ def require_entry(plan):
     race, entry = read_plan(RACE), [*plan.arms][-1]
     keys_of_record = read_plan(ROOT / RECORDS[record]).arms[record]
     arms = {"learned": race.arms["learned"], record: keys_of_record, entry: plan.arms[entry]}
-    expected = race._replace(path=plan.path, arms=arms, planned=[("steps_to_1.8", entry, "<", record)])
+    require([*plan.arms] == [*arms], f"{plan.path}: its arms are {', '.join(plan.arms)}, expected {', '.join(arms)}")
+    for name, keys in arms.items():
+        require(plan.arms[name] == keys, f"{plan.path}: its {name} is {plan.arms[name]}, and in the race {keys}")
+    expected = race._replace(path=plan.path, arms=plan.arms, planned=[("steps_to_1.8", entry, "<", record)])
     for name, value in expected._asdict().items():
         found = getattr(plan, name)
         require(found == value, f"{plan.path}: {name} is {found!r}, and in the race it is {value!r}")

@@ -1,4 +1,4 @@
-"""The worked forks of tests/forks: each still fits the code, and trains by its own command. pytest tests/test_forks.py"""
+"""The worked forks of tests/forks: each still fits the code, and trains as it says. pytest tests/test_forks.py"""
 
 import re
 import shutil

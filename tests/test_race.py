@@ -41,10 +41,11 @@ ARM = "dict(learning_rate=8e-3)"
     (("}\n", "}\nseeds = range(501, 507)\n"), "seeds is [501, 502, 503, 504, 505, 506], and in the race"),
     (("}\n", "}\nmost_params = 10**9\n"), "most_params is 1000000000, and in the race it is 140000"),
     (("}\n", "}\nbase = 'config/small.py'\n"), "base is 'config/small.py'"),
-    (('_arms["learned"]', '_arms["learned"] | dict(learning_rate=1e-3)'), "arms is {'learned': {"),
-    (('"rotary_tuned": _arms["rotary_tuned"]', '"rotary_tuned": _arms["rotary"]'), "arms is {'learned': {"),
-    (("}\n", "}\narms['again'] = arms['template']\n"), "'again': {"),
-    (('"template", "<", "rotary_tuned"', '"template", "<", "learned"'), "in the race it is [('steps_to_1.8', 'template', '<', 'rotary_tuned')]"),
+    (('_arms["learned"]', '_arms["learned"] | dict(learning_rate=1e-3)'), "its learned is {"),
+    (('"rotary_tuned": _arms["rotary_tuned"]', '"rotary_tuned": _arms["rotary"]'), "its rotary_tuned is {"),
+    (("}\n", "}\narms['again'] = arms['template']\n"), "expected learned, rotary_tuned, again"),
+    (('"template", "<", "rotary_tuned"', '"template", "<", "learned"'),
+     "in the race it is [('steps_to_1.8', 'template', '<', 'rotary_tuned')]"),
     ((ARM, "dict(n_embd=64, n_head=4)"), "template has 171,138 parameters, and at most 140,000"),
     ((ARM, "dict(data_dir='data/text/bytes')"), "template has data_dir = 'data/text/bytes', and in the race it is"),
     ((ARM, "dict(max_iters=3200)"), "max_iters"),
@@ -66,7 +67,7 @@ def test_a_record_is_tested_against_the_record_before_it(tmp_path, monkeypatch):
     assert read_plan(first).arms and read_plan(second).arms
     monkeypatch.setattr(race, "RECORDS", race.RECORDS | dict(first=str(first)))
     assert read_plan(first).arms
-    with pytest.raises(ConfigError, match="second.py: arms is"):
+    with pytest.raises(ConfigError, match="are learned, rotary_tuned, second, expected learned, first, second"):
         read_plan(second)
     entry(second, ("template", "second"), ('"rotary_tuned": _arms["rotary_tuned"]',
                                            f'"first": _arms["rotary_tuned"] | {ARM}'), ('"rotary_tuned")', '"first")'))
