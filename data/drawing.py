@@ -1,4 +1,4 @@
-"""What all pictures share. Blue is an encoder and purple a decoder everywhere, as in the paper."""
+"""What all pictures share. A setting has one colour in all of them: an encoder is blue and a decoder purple."""
 
 import contextlib
 import itertools
@@ -8,11 +8,24 @@ from matplotlib.figure import Figure  # without pyplot, no window is opened and 
 from .atomic import replacing
 from . import printable
 
-ENCODER, DECODER = "#2166ac", "#8e3b9e"
+ENCODER, DECODER = "#2166ac", "#8e3b9e"  # as in the paper
 COLOURS = {"encoder": ENCODER, "decoder": DECODER, "causal unknown": "0.5"}
 KINDS = {0: "encoder", 1: "decoder"}  # by causal, where it is known
-OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
-DASHES = ["-", "--", ":", "-."]  # when all colours have been used
+SETTINGS = [  # keys of a run, and its colour: the first row that fits
+    (dict(init="symmetric", qk_std="linear"), "#8c510a"),
+    (dict(init="symmetric"), "#b2182b"),
+    (dict(qk_std="linear"), "#c7a000"),
+    (dict(tie="mirror"), "#f768a1"),
+    (dict(random_share=1.0), "#4d4d4d"),
+    (dict(random_share=0.5), "#56b4e9"),
+    (dict(positions="rotary"), "#e08214"),
+    (dict(positions="untied"), "#1b7837"),
+    (dict(causal=True), DECODER),
+    (dict(causal=False), ENCODER),
+    ({}, "0.5"),
+]
+OTHERS = [colour for _, colour in SETTINGS]  # when all dashes of a colour have been used
+DASHES = ["-", "--", "-.", (0, (6, 1, 1, 1, 1, 1))]  # of settings of one colour; dotted is chance
 WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9 points is then 9 pixels high
 HEIGHT = 2.6  # of a row [inches]
 
@@ -37,20 +50,6 @@ def short(name):
     return printable(name).replace("$", r"\$")  # or it would be a formula
 
 
-def panels(path, titles, words, title):
-    """Gives an axis for each of at most four measures, {measure: its title}, and then saves the picture."""
-    n_rows = 2 if len(titles) == 4 else 1
-    height = 1.5 * HEIGHT if len(titles) == 1 else HEIGHT  # one panel is as wide as the page, so make it higher
-    with figure(path, n_rows, len(titles) // n_rows, height, title) as axes:
-        for axis, measure in zip(axes.flat, titles):
-            yield axis, measure
-            put_steps(axis)
-            if measure != "loss":
-                put_zero(axis)
-        put_titles(axes.flat, titles.values())
-        put_legend(axes.flat, title=words)
-
-
 def put_titles(axes, titles):
     for axis, title in zip(axes, titles):
         axis.set_title(title, fontsize=9, loc="left")
@@ -60,10 +59,43 @@ def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 
-def put_name(axis, curve, name, colour, side):
-    """Writes a name at the end of a curve. side: what of the text is at this height, bottom, top or center."""
-    end = curve.index[-1], curve.iloc[-1]
-    axis.annotate(name, end, (3, 0), textcoords="offset points", color=colour, va=side, fontsize=9)
+def put_names(axis):
+    """Writes the label of each line at its end, and chance at the highest dotted line that has no label."""
+    lines = [line for line in axis.lines if len(line.get_xdata())]
+    lines.sort(key=lambda line: line.get_ydata()[-1])
+    dotted = [line for line in lines if line.get_linestyle() == ":" and line.get_label()[0] == "_"]
+    for line in dotted[-1:]:
+        line.set_label("chance")
+    lines = [line for line in lines if line.get_label()[0] != "_"]
+    right = max(line.get_xdata()[-1] for line in lines)
+    axis.set_xlim(right=right)
+    ends = []
+    for line in lines:
+        x, y = line.get_xdata()[-1], line.get_ydata()[-1]
+        style = dict(color=line.get_color(), fontsize=9)
+        if x == right:
+            ends.append((y, line.get_label(), style))
+        else:  # other lines go on here, so the label stands above the line
+            axis.annotate(line.get_label(), (x, y), (0, 2), textcoords="offset points", ha="right", **style)
+
+    # labels that would lie on each other give way, until every two of them are a line of text apart
+    low, high = axis.get_ylim()
+    height = 72 * 0.65 * axis.figure.get_figheight() / axis.get_gridspec().nrows  # about that of the panel [points]
+    apart = (high - low) * 11 / height
+    places = [y for y, *_ in ends]
+    for _ in range(100):
+        for i in range(1, len(places)):
+            push = max(0, places[i - 1] + apart - places[i]) / 2
+            places[i - 1] -= push
+            places[i] += push
+    for place, (y, label, style) in zip(places, ends):
+        axis.annotate(f" {label}", (right, y), (right, place), va="center", **style)
+
+
+def put_level(axis, name, y):
+    """Draws a horizontal line, with its name above its right end."""
+    axis.axhline(y, color="0.3", lw=0.8, ls="--")
+    axis.text(1, y, name, transform=axis.get_yaxis_transform(), ha="right", va="bottom", color="0.3", fontsize=9)
 
 
 def put_legend(axes, ncols=3, title=None):
@@ -88,15 +120,18 @@ def put_steps(axis):
     axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
 
 
-def styles(causal_of):
-    """Returns {name: dict(color, ls)}, how its line is drawn. causal_of: {name: causal}, None where it is unknown."""
-    first_colours = {False: ENCODER, True: DECODER}  # of the first model with this causal
-    others = itertools.cycle(itertools.product(DASHES, OTHERS))
+def styles(settings):
+    """Returns {name: dict(color, ls)}, how the line of a setting is drawn. settings: {name: its keys}, parents first."""
     style_of = {}
-    for name, causal in causal_of.items():
-        if causal in first_colours:
-            dashes, colour = "-", first_colours.pop(causal)
-        else:
-            dashes, colour = next(others)
-        style_of[name] = dict(color=colour, ls=dashes)
+    for name, keys in settings.items():
+        # the colour says what a setting is, and dashes tell apart those of one colour
+        colour = next(colour for wanted, colour in SETTINGS if wanted.items() <= keys.items())
+        for other, dashes in itertools.product([colour, *OTHERS], DASHES):
+            style_of[name] = dict(color=other, ls=dashes)
+            if list(style_of.values()).count(style_of[name]) == 1:
+                break
+
+        # a child goes on with the dashes of its parent
+        if keys.get("parent") in style_of:
+            style_of[name] = dict(color=colour, ls=style_of[keys["parent"]]["ls"])
     return style_of

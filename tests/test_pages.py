@@ -13,7 +13,7 @@ import torch
 
 import analyze
 import train
-from config import ROOT, command_line
+from config import ROOT, command_line, run_file
 from data import fill
 from data.runs import __main__ as runs
 from data.runs import front
@@ -45,14 +45,27 @@ def test_the_pages_show_what_is_printed_of_a_bert_tiny_which_scores_as_the_publi
     assert header in PRETRAINED and all(f"\n{layer}\n" in PRETRAINED for layer in layers)
 
 
-def test_the_picture_of_readme_has_a_line_for_each_seed_and_names_at_the_ends(tmp_path, drawn):
+@pytest.mark.parametrize("name", "benchmark depth long masks positions starts stuck switch".split())
+def test_a_picture_of_results_has_the_plans_finding_as_title_and_a_name_at_each_line(name, tmp_path, drawn, capsys):
+    runs.main([str(ROOT / f"data/results/csv/{name}.csv"), "--plot", str(tmp_path / "p.png")])
+    [figure] = drawn
+    assert figure.get_suptitle() == run_file(ROOT / f"config/plans/{name}.py")["picture"]["title"]
+    for axis in figure.axes:
+        labels = [line.get_label() for line in axis.lines if not line.get_label().startswith("_")]
+        texts = [text.get_text().strip() for text in axis.texts]
+        assert len(labels) > 1 and all(texts.count(label) == 1 for label in labels)
+    assert any("1.80" in text for text in texts) == (name == "benchmark")
+
+
+def test_the_picture_of_readme_has_a_line_for_each_seed_and_heads_between_layers_and_chance(tmp_path, drawn):
     front.draw_front(pool([ROOT / "data/results/csv/columns.csv"]), tmp_path / "front.png")
     [figure] = drawn
-    n_lines = [len(axis.lines) for axis in figure.axes]  # the zero, 8 seeds and their mean of both, chance of symmetry
-    assert n_lines == [1 + 18 + 1, 1 + 18 + 1, 1 + 18, 1 + 18]
-    names = [{text.get_text(): text.xy[1] for text in axis.texts} for axis in figure.axes]
+    n_lines = [len(axis.lines) for axis in figure.axes]  # the zero, 8 seeds and their mean of both, chance, heads
+    assert n_lines == [1 + 18 + 3, 1 + 18 + 1, 1 + 18, 1 + 18]
+    names = [{text.get_text().strip(): text.xy[1] for text in axis.texts} for axis in figure.axes]
     assert all(of_axis["encoder"] > of_axis["decoder"] for of_axis in names)
-    assert names[0]["encoder"] > 3 * names[0]["chance"]
+    first = names[0]
+    assert first["encoder"] > first["its single heads"] > 1.5 * first["chance"] > first["heads' chance"]
 
 
 SHORT = ["--max_iters=2", "--eval_interval=2", "--eval_iters=1", "--score_interval=2", "--compile=off"]

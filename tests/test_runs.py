@@ -270,9 +270,13 @@ def test_figures_hold_the_series_of_the_csv_files_with_a_thin_line_for_each_seed
     np.testing.assert_allclose(lines[1]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     dotted = [line.get_ydata() for line in drawn[0].axes[1].lines if line.get_linestyle() == ":"]
     np.testing.assert_allclose(dotted, np.full((2, 11), 0.2))  # chance of both: the median of 0.1, 0.2 and 0.3
-    assert "each seed" in drawn[0].legends[0].get_title().get_text()
+    assert "single runs" in drawn[0].get_supxlabel()
+    ends = {text.get_text().strip(): text.xy[1] for text in drawn[0].axes[1].texts}  # a line has its name at its end
+    assert ends == pytest.approx(dict(random=0.55, skew=0.55, chance=0.2))
+    heights = sorted(text.get_position()[1] for text in drawn[0].axes[1].texts)
+    assert min(np.diff(heights)) > 0.02  # and no name lies on another
     assert not run(*folders[::2], "--plot", tmp_path / "single.png")
-    assert "each seed" not in drawn[1].legends[0].get_title().get_text()
+    assert "single runs" not in drawn[1].get_supxlabel()
 
 
 def test_a_run_ends_with_its_picture_and_with_a_table_of_the_first_and_last_scores(tmp_path, drawn):
@@ -286,8 +290,9 @@ def test_a_run_ends_with_its_picture_and_with_a_table_of_the_first_and_last_scor
     assert lines[1].split() == "0 0.00 0.50 0.10 0.52 no -1.00 -1.00 0.00 -0.50".split()
     assert lines[2].split() == "1 0.05 0.55 0.20 0.52 yes -1.00 -1.00 0.00 -0.50".split()
     assert last == f"validation loss 2.0000 nats/token; picture: {folder}/run.png" and (folder / "run.png").exists()
-    [loss, *_] = drawn[0].axes
+    loss, layers, heads, _ = drawn[0].axes
     np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
+    assert layers.get_ylim() == heads.get_ylim() and heads.lines[0].get_ydata()[-1] == -1
 
 
 def test_a_child_is_drawn_from_where_its_parent_ends_in_the_colour_of_its_own_mask(tmp_path, drawn):
@@ -296,6 +301,6 @@ def test_a_child_is_drawn_from_where_its_parent_ends_in_the_colour_of_its_own_ma
     assert not run(tmp_path / "old-1", child, "--measure", "symmetry", "--plot", tmp_path / "p.png")
     [axis] = drawn[0].axes
     old, of_child = [line for line in axis.lines if line.get_linewidth() > 1]
-    assert [text.get_text() for text in axis.texts] == ["old", "child"]
+    assert [text.get_text() for text in axis.texts] == ["old", " chance", " child"]
     assert list(of_child.get_xdata()) == list(STEPS + 1000) and list(old.get_xdata()) == list(STEPS)
     assert (old.get_color(), of_child.get_color()) == (DECODER, ENCODER)

@@ -243,8 +243,8 @@ def test_untied_positions_have_scores_of_their_own_and_a_run_is_scored_from_its_
 def test_a_run_is_drawn_while_it_runs_and_ends_with_a_table(cfg, monkeypatch, capsys):
     drawn = []  # how many rows there were
     monkeypatch.setattr(train, "finish", FINISH)
-    plot = curves.plot_run
-    monkeypatch.setattr(curves, "plot_run", lambda arm, path: drawn.append(len(log(cfg))) or plot(arm, path))
+    plot = curves.plot_layers
+    monkeypatch.setattr(curves, "plot_layers", lambda *words: drawn.append(len(log(cfg))) or plot(*words))
     monkeypatch.setattr(train, "DRAW_EVERY", 0)
     run(cfg)
     assert drawn == [2, 3, 4]

@@ -25,3 +25,9 @@ arms = {
     "untied": _shared | dict(positions="untied"),
     "untied_half": _shared | dict(positions="untied", mask_share=0.0, random_share=0.5),
 }
+
+picture = dict(  # of the layers of one arm
+    title="The middle two of four layers turn most symmetric, after the loss has left its plateau",
+    arm="learned",
+    measures=["loss", "symmetry"],
+)

@@ -30,3 +30,8 @@ planned = [
     ("directionality", "decoder", "<", "learned"),
     ("symmetry", "learned", ">", "decoder"),
 ]
+
+picture = dict(
+    title="After 6,400 steps columns still dominate more in decoders, mostly in the lower layer",
+    labels={f"directionality_{layer}": dict(learned="encoder", decoder="decoder") for layer in (0, 1)},
+)

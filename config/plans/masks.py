@@ -41,3 +41,9 @@ planned = [
     ("symmetry", "random", ">", "random_causal"),
     ("positions", "half", ">", "half_causal"),
 ]
+
+picture = dict(
+    title="[MASK] may prevent symmetry: with none it is higher, but for random tokens so is chance",
+    labels={"symmetry": dict(masked="[MASK]", half="half random, half left", random="random tokens")},
+    with_chance=["masked", "half", "random"],
+)

@@ -41,3 +41,11 @@ planned = [  # measure, arm, direction, arm: config/plan.py
     ("positions", "untied", ">", "untied_causal"),
     ("directionality", "learned_causal", "<", "learned"),
 ]
+
+picture = dict(  # what python -m data.runs --plot draws: the name of an arm at its line, by measure
+    title="If positions are added to its tokens, an encoder turns symmetric.\n"
+          "If positions have matrices of their own, these do.",
+    labels={"symmetry": dict(learned="encoder", learned_causal="causal mask", rotary="rotary", untied="untied"),
+            "positions": dict(untied="untied", untied_causal="causal mask")},
+    with_chance=["learned", "untied"],
+)

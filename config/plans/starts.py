@@ -42,3 +42,10 @@ planned = [
     ("loss", "random_linear", "<", "random"),
     ("loss", "symmetric - random", "<", "untied_symmetric - untied"),
 ]
+
+picture = dict(
+    title="An encoder of 128 dimensions: larger initial weights help more than $W_k = W_q$,\n"
+          "and positions with matrices of their own (untied) most",
+    labels={"loss": dict(random="random start", symmetric="$W_k = W_q$", random_linear="larger q, k, v",
+                         symmetric_linear="both", untied="untied")},
+)

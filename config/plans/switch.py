@@ -37,3 +37,11 @@ planned = [
     ("symmetry", "both_causal", "<", "both_both"),
     ("symmetry", "causal_both", ">", "both_causal"),
 ]
+
+picture = dict(
+    title="Remove the causal mask, and $W_{qk}$ turns symmetric.\nAdd one, and symmetry falls, but not to zero.",
+    labels={"symmetry": dict(both="bidirectional", causal="causal", both_both="bidirectional → bidirectional",
+                             both_causal="bidirectional → causal", causal_causal="causal → causal",
+                             causal_both="causal → bidirectional")},
+    with_chance=["both", "both_both"],
+)

@@ -72,7 +72,7 @@ def plot_layers(axis, score, stacks, x="layer"):
     Draws a few stacks, pairs of a name and rows, by layer: a line each, heads as dots, dotted what chance gives. Or, if
     x is checkpoint, over this column: a line of medians over layers, and layers as dots.
     """
-    style_of = styles({name: rows["causal"].iloc[0] for name, rows in stacks})
+    style_of = styles({name: dict(causal=rows["causal"].iloc[0]) for name, rows in stacks})
     for name, rows in stacks:
         lines, dots, style = whole_layers(rows), rows[rows["head"].notna()], style_of[name]
         if x == "checkpoint":

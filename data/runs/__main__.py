@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas
 
-from config import ROOT, ConfigError, differing_keys, end_with_pipe, may_differ, require
+from config import ROOT, ConfigError, differing_keys, end_with_pipe, may_differ, require, run_file
 from config.plan import STEPS_TO, is_measure, read_plan
 from data import expand
 from data.runs.compare import LEGEND, OF_KERNEL, arms_table, comparison_table, layers_table, steps_table, tests_table
@@ -61,7 +61,8 @@ def report_runs(args):
     if args.plot:
         from data.runs import plots  # and matplotlib with it
 
-        plots.plot_arms(arms, args.plot, tested, args.measure, args.title)
+        picture = run_file(plan.path).get("picture", {}) if plan and is_plain and not args.title else {}
+        plots.plot_arms(arms, args.plot, tested, args.measure, args.title, picture)
     tables = [table_of(args, arms, time, tested, is_plain)]
     if args.by_layer and any(len(arm.layers("from_positions")) for arm in arms.values()):
         tables.append(layers_table(arms, time, OF_KERNEL))
@@ -174,7 +175,7 @@ def main(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="DIR", help="folders of runs, or CSV files of comparisons")
     parser.add_argument("--csv", metavar="FILE", help="write the comparison to FILE")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw loss and scores by step, or --measure alone")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the plan's picture, or loss and scores by step")
     parser.add_argument("--title", default="", help="of the picture")
     parser.add_argument("--plan", metavar="FILE", help="test what this plan predicts, such as config/plans/size.py")
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")

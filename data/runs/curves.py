@@ -1,16 +1,19 @@
-"""The picture and the table of one training run."""
+"""The picture and the table of one training run, layer by layer."""
+
+import math
+import re
 
 import numpy as np
 import pandas
 from matplotlib import colormaps
 
 from data import fixed
-from data.drawing import panels, short
+from data.drawing import HEIGHT, figure, put_names, put_steps, put_titles, put_zero, short
 from data.runs.read import read_run
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
-          "directionality": "directionality of $W_{qk}$", "positions": "symmetry of positions",
-          "heads": "symmetry of single heads"}
+          "heads": "symmetry of single heads", "directionality": "directionality of $W_{qk}$",
+          "positions": "symmetry of positions"}
 CHANCES = {"symmetry": "chance", "positions": "positions_chance", "heads": "heads_chance"}  # drawn dotted
 
 
@@ -40,31 +43,50 @@ def finish(folder):
 def draw_run(folder):
     """Draws run.png from the rows of the run in a folder, and returns them, as Runs. The run may still go on."""
     arm = read_run(folder)
-    plot_run(arm, f"{folder}/run.png")
+    [seed] = arm.seeds()
+    plot_layers(arm, f"{folder}/run.png", f"Training of {short(arm.name.replace('_', ' '))}, seed {seed}")
     return arm
 
 
-def plot_run(arm, path):
-    """Draws the loss and the scores of each layer over the steps of one run."""
-    [seed] = arm.seeds()
-    titles = {"loss": "loss [nats/token]"}
-    for score in "symmetry", "directionality", "positions":
-        if len(arm.curves(score)):
-            titles[score] = TITLES[score]
-    words = "dotted: mean of random matrices in the same directions (chance)"
-    title = f"Training of {short(arm.name.replace('_', ' '))}, seed {seed}"
-    for axis, measure in panels(path, titles, words, title):
+def panels(path, measures, words, title):
+    """Gives an axis for each of some measures, and then saves the picture, with these words below."""
+    # three stand side by side, and more of them in pairs. One panel is as wide as the page, so make it higher
+    n_columns = 3 if len(measures) == 3 else min(2, len(measures))
+    n_rows = math.ceil(len(measures) / n_columns)
+    height = 1.4 * HEIGHT if len(measures) == 1 else HEIGHT
+    with figure(path, n_rows, n_columns, height, title) as axes:
+        for axis, measure in zip(axes.flat, measures):
+            score = re.sub(r"_\d+$", "", measure)  # directionality_0 is that of layer 0
+            above = measure.replace(score, TITLES.get(score, score), 1).replace("$_", "$, layer ")
+            put_titles([axis], [above])
+            yield axis, measure
+            put_steps(axis)
+            if measure != "loss":
+                put_zero(axis)
+            put_names(axis)
+        for axis in axes.flat[len(measures):]:
+            axis.remove()
+        axes[0, 0].figure.supxlabel(words, fontsize=9)
+
+
+def plot_layers(arm, path, title, measures=TITLES):
+    """Draws those of these measures that an arm has, layer by layer over the steps, as means over its seeds."""
+    has = [measure for measure in measures if len(arm.curves(measure))]
+    words = f"means of {len(arm.seeds())} runs" if len(arm.seeds()) > 1 else ""
+    for axis, measure in panels(path, has, words, title):
         if measure == "loss":
-            axis.plot(arm.curves("train_loss"), color="0.7", label="training loss")
-            axis.plot(arm.curves("loss"), color="black", label="validation loss")
+            axis.plot(arm.curves("train_loss").mean(axis="columns"), color="0.7", label="training")
+            axis.plot(arm.curves("loss").mean(axis="columns"), color="black", label="validation")
             continue
 
         # dark layers are at the bottom of the network, light ones at its top
-        layers = arm.layers(measure)  # (S, L)
-        chances = arm.layers(CHANCES.get(measure))  # the same, or no column where there is no chance
+        layers = arm.layers(measure).groupby("step").mean()  # (S, L)
+        chances = arm.layers(CHANCES.get(measure)).groupby("step").mean()  # the same, or no column if there is none
         last = layers.shape[1] - 1
         for i, name in enumerate(layers):
-            colour = colormaps["viridis"](0.9 * i / max(1, last))  # the last tenth is too light for a line
-            axis.plot(layers[name], color=colour, label=f"layer {i}" if i in (0, last) else None)
+            colour = colormaps["viridis"](0.8 * i / max(1, last))  # the last fifth is too light for a line
+            axis.plot(layers[name], color=colour, label=f"layer {i}" if last < 4 or i in (0, last) else None)
             if i < chances.shape[1]:
                 axis.plot(chances.iloc[:, i], ":", color=colour, lw=1)
+        if measure == "heads":
+            axis.sharey(axis.figure.axes[1])  # layers are beside their heads

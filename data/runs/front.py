@@ -6,7 +6,7 @@ Draws the picture of the front page: both scores in training, every seed a thin 
 
 from config import ROOT
 from data import take_no_arguments
-from data.drawing import DECODER, ENCODER, figure, put_name, put_steps, put_titles, put_zero
+from data.drawing import DECODER, ENCODER, figure, put_names, put_steps, put_titles, put_zero
 from data.runs.kept import pool
 from data.runs.plots import draw_seeds
 
@@ -25,17 +25,21 @@ def draw_front(arms, path):
             for axis, score in zip(panels, AXES):
                 put_zero(axis)
                 put_steps(axis)
-                # the mean of the encoder ends above the decoder's in every panel, so names do not meet
-                draw_seeds(axis, arms[encoder].curves(score), "encoder", True, color=ENCODER, lw=2.4)
-                draw_seeds(axis, arms[decoder].curves(score), "decoder", True, side="top", color=DECODER, lw=2.4)
-            chance = arms[encoder].curves("chance").mean(axis="columns")
-            panels[0].plot(chance, "--", color="0.4", lw=1.2)
-            if encoder == "learned":  # where there is room for a word
-                put_name(panels[0], chance, "chance", "0.4", "center")
+                draw_seeds(axis, arms[encoder].curves(score), "encoder", color=ENCODER, lw=2.4)
+                draw_seeds(axis, arms[decoder].curves(score), "decoder", color=DECODER, lw=2.4)
+            panels[0].plot(arms[encoder].curves("chance").mean(axis="columns"), ":", color=ENCODER, label="chance")
 
+        # single heads, where encoders are symmetric
+        heads, chance = [arms["learned"].curves(score).mean(axis="columns") for score in ("heads", "heads_chance")]
+        axes[0, 0].plot(heads, color=ENCODER, lw=1.2, label="its single heads")
+        axes[0, 0].plot(chance, ":", color=ENCODER, lw=0.8, label="heads' chance")
+
+        axes[0, 0].set_ylim(-0.15, 0.7)  # early, a few seeds of rotary encoders are above
+        for axis in axes.flat:
+            put_names(axis)
+            axis.label_outer()
         for axis, label in zip(axes[:, 0], AXES.values()):
             axis.set_ylabel(label)
-        axes[0, 0].set_ylim(-0.15, 0.7)  # early, a few seeds of rotary encoders are above
 
 
 if __name__ == "__main__":
