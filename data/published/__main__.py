@@ -14,16 +14,13 @@ import pandas
 
 from config import end_with_pipe
 from data import take_no_arguments
-from data.drawing import COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, put_legend, put_titles, put_zero
+from data.drawing import COLOURS, DECODER, ENCODER, HEIGHT, KINDS, draw_bar, figure, put_legend, put_titles, put_zero
 from data.runs.statistics import speed_up
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 SCORES = ["symmetry", "directionality"]
-FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
-           "S2": "Encoder-decoders of language (Figure S2)"}
-MARKERS = {"language": "o", "vision": "s", "audio": "^"}
-SEES = {"both": ("sees both sides", ENCODER), "cross": ("sees another text", OTHERS[0]),
+SEES = {"both": ("sees both sides", ENCODER), "cross": ("sees another text", "#56b4e9"),
         "before": ("sees what came before", DECODER)}
 
 
@@ -33,7 +30,7 @@ def print_tables(models, rows):
     print(f"Tables S2 and S3: {n_wqk} of {len(rows)} rows are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
 
     # in Figure 2, compare each encoder with each decoder
-    models = drawn_in(models, "2")
+    models = in_figure_2(models)
     of_wqk = models[models["matrix"] == "wqk"]
     print(f"Figure 2: {len(of_wqk)} of {len(models)} models are scored on W_qk, and {len(models) - len(of_wqk)} on "
           "another matrix.")
@@ -45,34 +42,26 @@ def print_tables(models, rows):
         print(f"  {words} ({len(encoders)} x {len(decoders)}): {', '.join(shares)}")
 
 
-def drawn_in(models, figure):
-    """Returns the models that a figure of the paper draws. The authors scored 16 more, whose drawn_as is empty."""
-    return models[(models["figure"] == figure) & (models["drawn_as"] != "")]
+def in_figure_2(models):
+    """Returns the models that Figure 2 of the paper draws. The authors scored six more, whose drawn_as is empty."""
+    return models[(models["figure"] == "2") & (models["drawn_as"] != "")]
 
 
 def draw_models(models, path):
-    """Draws Figures 2, S1 and S2: scores against parameters. Repeated models are not drawn."""
-    with figure(path, len(FIGURES), 2, title="Published scores of pretrained models by size", sharey="col") as axes:
-        for panels, (name, title) in zip(axes, FIGURES.items()):
-            put_titles(panels, [title])
-            shown = drawn_in(models, name).query("repeats == ''")
-            for axis, score in zip(panels, SCORES):
-                for model in shown.to_dict("records"):
-                    draw_model(axis, model, score)
-                put_zero(axis)
-                axis.set(xscale="log", xlabel="parameters", xlim=(2e6, 1e12), ylabel=f"published {score}")
-        put_legend(axes.flat, title="each dot: one model, median over layers; bars: quartiles")
-
-
-def draw_model(axis, model, score):
-    """Draws a score of a model, a dict: its median over layers, and a bar from quartile to quartile."""
-    size, median = model["params"], model[score]
-    kind, modality = KINDS[model["causal"]], model["modality"]
-    draw_bar(axis, size, model[f"{score}_q1"], median, model[f"{score}_q3"], lw=0.8, ms=5, alpha=0.9,
-             color=COLOURS[kind], marker=MARKERS[modality], label=f"{kind}, {modality}")
-    if model["matrix"] != "wqk":
-        axis.plot(size, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
-                  label="crossed out: not a score of $W_{qk}$")
+    """Draws the symmetry of the models of Figure 2 by their size, and the scores of other matrices hollow."""
+    title = ("Encoders are more symmetric than decoders.\n"
+             "Most decoders near 0 were scored on another matrix than $W_{qk}$.")
+    with figure(path, 1, 1, 1.4 * HEIGHT, title) as [[axis]]:
+        for model in in_figure_2(models).to_dict("records"):
+            kind = KINDS[model["causal"]]
+            style = dict(color=COLOURS[kind], label=f"{kind}, $W_{{qk}}$")
+            if model["matrix"] != "wqk":
+                style |= dict(mfc="white", alpha=0.6, label=f"{kind}, another matrix")
+            quartiles = [model[f"symmetry{end}"] for end in ("_q1", "", "_q3")]
+            draw_bar(axis, model["params"], *quartiles, marker="o", ms=5, lw=0.8, **style)
+        put_zero(axis)
+        axis.set(xscale="log", xlabel="parameters", ylabel="published symmetry")
+        put_legend([axis], ncols=4, title="each dot: a model of Figure 2, median over layers; bars: quartiles")
 
 
 def print_table_1(curves, trajectories):
@@ -94,13 +83,16 @@ def print_table_1(curves, trajectories):
 def draw_public(models, path):
     """Draws the symmetry of layers and of heads, families one below the other."""
     y, middles = 0.0, {}  # {the middle of a family: its name}
-    with figure(path, 1, 2, 4.6, "Symmetry of $W_{qk}$ in public models, median over layers", sharey=True) as axes:
-        put_titles(axes.flat, ["layers", "single heads, mean of a layer"])
+    title = ("In public models that see both sides, layers are more symmetric than chance.\n"
+             "Most of their single heads are, too.")
+    with figure(path, 1, 2, 4, title, sharey=True) as axes:
+        put_titles(axes.flat, ["symmetry of $W_{qk}$, median over layers", "of single heads, mean of a layer"])
         for sees, (label, colour) in SEES.items():
             for name, family in models[models["sees"] == sees].groupby("model", sort=False):
-                # the models of a family are 0.4 apart, and families 1
-                ys = y + 0.4 * np.arange(len(family))
-                middles[ys.mean()] = name
+                # families are 1 apart, and the models of a large one share a place of 2
+                ys = y + np.arange(len(family)) * min(0.4, 2 / len(family))
+                more = f" ({len(family)} variants)" if len(family) > 2 else ""
+                middles[ys.mean()] = f"{name}, cross" if sees == "cross" else f"{name}{more}"
                 y = ys[-1] + 1
 
                 # a dot for each model, on a line for its chance
