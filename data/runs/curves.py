@@ -56,10 +56,13 @@ def panels(path, measures, words, title):
     height = 1.4 * HEIGHT if len(measures) == 1 else HEIGHT
     with figure(path, n_rows, n_columns, height, title) as axes:
         for axis, measure in zip(axes.flat, measures):
-            score = re.sub(r"_\d+$", "", measure)  # directionality_0 is that of layer 0
+            # its title: directionality_0 is that of layer 0
+            score = re.sub(r"_\d+$", "", measure)
             above = measure.replace(score, TITLES.get(score, score), 1).replace("$_", "$, layer ")
             put_titles([axis], [above])
             yield axis, measure
+
+            # the caller has drawn its lines: name them
             put_steps(axis)
             if measure != "loss":
                 put_zero(axis)
@@ -75,7 +78,7 @@ def plot_layers(arm, path, title, measures=TITLES):
     words = f"means of {len(arm.seeds())} runs" if len(arm.seeds()) > 1 else ""
     for axis, measure in panels(path, has, words, title):
         if measure == "loss":
-            axis.plot(arm.curves("train_loss").mean(axis="columns"), color="0.7", label="training")
+            axis.plot(arm.curves("train_loss").mean(axis="columns"), color="0.7", label="training loss")
             axis.plot(arm.curves("loss").mean(axis="columns"), color="black", label="validation")
             continue
 
