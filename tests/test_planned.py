@@ -90,7 +90,7 @@ def test_a_difference_of_two_measures_of_one_run_is_tested_against_0(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # other tests have imported them
 @pytest.mark.parametrize("module", ["data.runs.front", "data.published", "tests.paper", "tests.bench",
-                                    "tests.exercises.positions"])
+                                    "tests.exercises.positions", "tests.exercises.draw"])
 def test_help_of_a_command_without_arguments_says_what_it_does_and_does_not_do_it(module, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [module, "--help"])
     with pytest.raises(SystemExit) as e:
