@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 
 from config import ConfigError, require
 from data import expand, tokens
@@ -70,15 +71,15 @@ def offset_logits(model, idx, layer):
     return mean_by_offset(logits)
 
 
-def draw_offsets(layer, folders):
-    """Draws offsets.png, a panel for each run."""
+def draw_offsets(layer, folders, title, names):
+    """Draws offsets.png, a panel for each run, with its name above."""
     opened = [open_run(folder) for folder in folders]
     for folder, (_, cfg) in zip(folders, opened):
         require(cfg.positions == "learned", f"{folder}: its positions are {cfg.positions}, so they are not in q and k")
         require(0 <= layer < cfg.n_layer, f"{folder} has no layer {layer}: the lowest is 0")
 
-    with figure("offsets.png", 1, len(folders), title=f"Mean logit by offset, layer {layer}") as axes:
-        put_titles(axes.flat, [Path(folder).name.replace("_", " ") for folder in folders])
+    with figure("offsets.png", 1, len(folders), title=title or f"Mean logit by offset, layer {layer}") as axes:
+        put_titles(axes.flat, names or [Path(folder).name.replace("_", " ") for folder in folders])
         for axis, (model, cfg) in zip(axes.flat, opened):
             rows = np.arange(min(N_TEXTS, cfg.batch_size))
             idx, *_ = get_batch(cfg, tokens.load(cfg.data_dir), "val", 0, rows)  # (B, T)
@@ -88,11 +89,14 @@ def draw_offsets(layer, folders):
             near = slice(middle - FARTHEST, middle + FARTHEST + 1)
             offsets = range(-FARTHEST, FARTHEST + 1)
             logits = offset_logits(model, idx, layer)[:, near]
-            axis.plot(offsets, logits.T, label=[f"head {head}" for head in range(cfg.n_head)])
+            for head, row in enumerate(logits):
+                colour = colormaps["viridis"](0.7 * head / max(1, cfg.n_head - 1))
+                axis.plot(offsets, row, color=colour, label=f"head {head}")
 
             # and one for the positions of the whole layer
             of_positions = kernel(model, idx, layer) / (cfg.n_embd / cfg.n_head) ** 0.5
-            axis.plot(offsets, (of_positions - of_positions.mean())[near], "k--", label="K(d), the layer's positions")
+            axis.plot(offsets, (of_positions - of_positions.mean())[near], "k--", lw=1,
+                      label="K(d), the layer's positions")
             put_zero(axis)
             axis.set_xlabel("key - query [tokens]")
             axis.locator_params(axis="x", integer=True)
@@ -105,9 +109,11 @@ def main(argv):
                                   formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("layer", type=int, help="0 is the lowest")
     cli.add_argument("folders", metavar="RUN", nargs="+", help="the folder of a run, such as out/tiny")
+    cli.add_argument("--title", help="of the picture")
+    cli.add_argument("--names", nargs="+", metavar="NAME", help="what stands above the panels (the folders)")
     args = cli.parse_args(argv or ["--help"])
     try:
-        draw_offsets(args.layer, expand(args.folders))
+        draw_offsets(args.layer, expand(args.folders), args.title, args.names)
     except (ConfigError, OSError) as e:
         sys.exit(f"python -m tests.exercises.offsets: {e}")
 
