@@ -77,6 +77,7 @@ def choose_measures(arms, planned, only):
     wanted = dict.fromkeys([only] if only else ["loss", *planned, *TITLES])  # each once
     if not only and task_keys([arm.config for arm in arms.values()]):
         del wanted["loss"]
+        print("Losses are not drawn, because these runs have different tasks")
     has = {"loss", *rows_of(arms)}
     require(not only or only in has, f"no run has {only} at its steps, so it is not drawn")
     return [measure for measure in wanted if measure in has][:6]
