@@ -8,7 +8,7 @@ from matplotlib.figure import Figure  # without pyplot, no window is opened and 
 from .atomic import replacing
 from . import printable
 
-ENCODER, DECODER = "#2166ac", "#8e3b9e"  # as in the paper
+ENCODER, DECODER = "#2166ac", "#b05cc6"  # as in the paper; purple is lighter, for who sees both as blue
 COLOURS = {"encoder": ENCODER, "decoder": DECODER, "causal unknown": "0.5"}
 KINDS = {0: "encoder", 1: "decoder"}  # by causal, where it is known
 SETTINGS = [  # keys of a run, and its colour: the first row that fits
@@ -19,7 +19,7 @@ SETTINGS = [  # keys of a run, and its colour: the first row that fits
     (dict(random_share=1.0), "#4d4d4d"),
     (dict(random_share=0.5), "#56b4e9"),
     (dict(positions="rotary"), "#e08214"),
-    (dict(positions="untied"), "#1b7837"),
+    (dict(positions="untied"), "#009e73"),
     (dict(causal=True), DECODER),
     (dict(causal=False), ENCODER),
     ({}, "0.5"),
