@@ -121,7 +121,7 @@ def put_steps(axis):
 
 
 def styles(settings):
-    """Returns {name: dict(color, ls)}, how the line of a setting is drawn. settings: {name: its keys}, parents first."""
+    """Returns {name: dict(color, ls)}, how the line of a setting is drawn. settings: {name: keys}, parents first."""
     style_of = {}
     for name, keys in settings.items():
         # the colour says what a setting is, and dashes tell apart those of one colour
