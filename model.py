@@ -247,7 +247,7 @@ class Transformer(nn.Module):
         if cfg.positions not in ("learned", "rotary", "untied"):
             raise ValueError(f"positions = {cfg.positions!r}, expected learned, rotary or untied")
         if cfg.tie not in ("none", "same", "mirror") or (cfg.tie == "mirror" and cfg.n_head % 2):
-            raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, mirror (pairs of heads)")
+            raise ValueError(f"tie = {cfg.tie!r}, n_head = {cfg.n_head}, expected none, same, mirror: pairs of heads")
         self.cfg = cfg
         # the input: vectors for tokens and, unless they are rotary, for positions. BERT normalises their sum
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer
