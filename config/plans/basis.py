@@ -40,3 +40,8 @@ planned = [
     ("directionality", "decoder_matrix", ">", "decoder"),
     ("directionality", "decoder_muon", ">", "decoder"),
 ]
+
+picture = dict(
+    title="About half of column dominance in decoders is Adam's",
+    labels={"directionality": dict(decoder="AdamW", decoder_matrix="one scale a matrix", decoder_muon="Muon")},
+)
