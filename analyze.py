@@ -38,8 +38,10 @@ def symmetry(m):
     #     M_n = (M - M^T) / 2    what i adds to its attention to j, j takes from its attention to i
     # The parts are orthogonal, so |M|^2 = |M_s|^2 + |M_n|^2. The score compares the two:
     #     s = (|M_s|^2 - |M_n|^2) / |M|^2,    because |M_s|^2 - |M_n|^2 = sum_ij M_ij M_ji = tr(MM)
-    trace = (m * m.mT).mean((-2, -1))  # no sum: torch has no mean of integers, whose products may overflow
-    return trace / m.square().mean((-2, -1))
+    if not m.is_floating_point():
+        raise ValueError(f"the matrix is {m.dtype}, not floating point: its products may overflow")
+    trace = (m * m.mT).sum((-2, -1))
+    return trace / m.square().sum((-2, -1))
 
 
 def directionality(m, gamma=GAMMA):
@@ -327,7 +329,6 @@ def within(m, directions):
 #
 # their mean symmetry is about |MM|^2 / |M|^4. It is 1/C if M uses all directions alike. If a few singular values are
 # far above the others, this formula can give half more than the mean, or little more than a third of it.
-#
 # Directionality by chance: limit_of_directionality in data/pretrained/scoring.py.
 
 SYMMETRIES = 400  # so many random matrices are drawn for the limit of symmetry
@@ -339,8 +340,7 @@ def limit_of_symmetry(product):
     """Returns the symmetry that about 95 of 100 random matrices in the directions of M (C, C) stay below."""
     m = product.w_q.double() @ product.w_k.double().mT  # (C, C)
 
-    # Either M has many directions, and none dominates: then the limit is 3.5 times the mean. Or we draw such matrices.
-    # The easy case first. A chance symmetry is
+    # the easy case: many directions, and none dominates. Then the limit is 3.5 times the mean. A chance symmetry is
     #     tr(Z K Z K) / |S Z S|^2,    with M = U S V^T, K = S V^T U S and Z ~ N(0, 1)
     # below:  |S Z S|^2 varies by sqrt(2) sum s^4 / (sum s^2)^2 of its mean, here by less than sqrt(2) / 30 = 5 %
     # above:  mean mu and deviation sqrt(2) mu. So 3.5 mu is above 93.9 % (one k: chi-square) to 96.1 % (many: normal)

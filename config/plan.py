@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from config import (ROOT, ConfigError, differing_keys, end_with_pipe, launch, load, may_differ, read_flags, require,
                     run_file)
-from data.tokens import DataError
 
 RACE = ROOT / "config/plans/benchmark.py"
 
@@ -207,7 +206,7 @@ def main(argv):
             print(race.what_lacks(plan, run_file(path)["__doc__"] or "", generations), file=sys.stderr)
             if is_run:
                 race.make_text(plan.keys_of("learned", **for_all)[1]["data_dir"])
-    except (ConfigError, DataError) as e:
+    except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")
 
     # do them, or print them, one a line

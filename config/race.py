@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from config import KEYS, ROOT, TrainConfig, differing_keys, launch, require
+from config import KEYS, ROOT, ConfigError, TrainConfig, differing_keys, launch, require
 from config.plan import RACE, read_plan
 from data import tokens
 from data.runs import write
@@ -64,9 +64,13 @@ def require_text(sha256, where):
 
 def make_text(folder):
     """Makes the text before the first run, unless it is there. Raises ConfigError if it is another one."""
-    if not Path(folder, "meta.json").exists():
-        prepare.make(Path(folder))
-    require_text(" ".join(tokens.load(folder).meta["sha256"].values()), folder)
+    try:
+        if not Path(folder, "meta.json").exists():
+            prepare.make(Path(folder))
+        meta = tokens.load(folder).meta
+    except tokens.DataError as e:
+        raise ConfigError(str(e)) from e
+    require_text(" ".join(meta["sha256"].values()), folder)
 
 
 def require_fair(plan, arms):
