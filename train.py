@@ -331,6 +331,8 @@ def make_optimizer(cfg, model):
     of_qk = []
     if cfg.qk_update != "adamw":
         of_qk = [part.weight for block in model.blocks for part in (block.attn.q, block.attn.k)]
+    if cfg.muon_rate > 0:
+        of_qk = [p for p in model.blocks.parameters() if p.ndim > 1]  # and all other matrices of the blocks
     matrices = [p for p in model.parameters() if p.ndim > 1 and not any(p is w for w in of_qk)]
     vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
     # A group with a rate of its own says its peak: dict(params=..., peak=0.02). The schedule sets "lr" at each step,

@@ -111,6 +111,10 @@ class TrainConfig:
     learning_rate: float = key(5e-5, "at its peak, after the warm-up", varies="task")
     qk_update: str = key("adamw", "how q.weight and k.weight are updated, all else by AdamW (config/updates.py)",
                          one_of("adamw", "matrix", "muon"), varies="task")
+    muon_rate: float = key(0.0, "Muon updates the matrices of all blocks, with this rate at its peak; 0: it does not",
+                           FROM_ZERO, varies="task")
+    decay_iters: int = key(0, "the rate falls until this step, to a tenth at the lowest; 0: to 0, until max_iters",
+                           FROM_ZERO, varies="task")
     weight_decay: float = key(0.01, "of matrices only", FROM_ZERO, varies="task")
     beta2: float = key(0.999, "AdamW's", BELOW_1, varies="task")
     grad_clip: float = key(1.0, "largest norm of the gradient", varies="task")
@@ -149,6 +153,8 @@ class TrainConfig:
         require(self.tie == "none" or self.positions != "untied", "tie: W_q and W_k of untied positions are not tied")
         require(self.tie == "none" or self.init == "random", "tie and init: tied keys have no matrix to initialize")
         require(self.qk_update == "adamw" or self.tie == "none", "qk_update and tie: tied keys have no k.weight")
+        require(self.muon_rate == 0 or (self.qk_update, self.tie) == ("adamw", "none"),
+                "muon_rate and qk_update or tie: Muon updates q.weight and k.weight, too")
         require(not self.parent or (self.init, self.qk_std, self.v_std) == ("random", "init_std", "init_std"),
                 "parent and init, qk_std or v_std: the weights are those of the parent")
 
@@ -162,6 +168,8 @@ class TrainConfig:
         warmup_iters = min(self.warmup_iters, self.max_iters)  # a very short run is all warm-up
         if step < warmup_iters:
             return (step + 1) / warmup_iters  # step + 1: a rate of 0 would waste an update
+        if self.decay_iters > 0:
+            return max(0.1, (self.decay_iters - step) / max(1, self.decay_iters - warmup_iters))
         return (self.max_iters - step) / (self.max_iters - warmup_iters)
 
     def of_model(self, vocab_size):

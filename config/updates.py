@@ -41,7 +41,10 @@ def make_qk_optimizer(cfg, weights):
         return MatrixAdamW(weights, cfg.learning_rate, (0.9, cfg.beta2), cfg.weight_decay)
     # Muon makes all singular values of an update equal, and so has no coordinates of its own either. match_rms_adamw
     # gives its updates the size of AdamW's, so that one learning rate fits both
-    return torch.optim.Muon(weights, cfg.learning_rate, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(weights, cfg.learning_rate, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+    if cfg.muon_rate > 0:
+        muon.param_groups[0]["peak"] = cfg.muon_rate
+    return muon
 
 
 class Both:
