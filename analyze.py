@@ -296,27 +296,6 @@ def parts_of_symmetry(w_q, w_k):
     return {name: (part / energy).item() for name, part in parts.items()}
 
 
-# ---- a part of W_qk ----------------------------------------------------------------------------------------------
-
-
-def main_directions(moment, n):
-    """
-    Returns up to n orthonormal directions (C, n) that hold most of some vectors x (N, C). moment: x^T x, (C, C).
-    Vectors that are all 0 have none.
-    """
-    values, vectors = torch.linalg.eigh(moment)  # from the smallest to the largest
-    return vectors[:, values > 1e-12 * values[-1].abs()][:, -n:]
-
-
-def within(m, directions):
-    """
-    Returns tr(PMP PMP) and |PMP|^2, where P = V V^T projects on orthonormal directions V (C, n). The first one, over
-    |M|^2, is what M has of its symmetry among these directions.
-    """
-    small = directions.mT @ m @ directions  # (n, n): PMP = V small V^T, and V changes no trace and no norm
-    return (small * small.mT).sum(), small.square().sum()
-
-
 # ---- chance ------------------------------------------------------------------------------------------------------
 #
 # Keep how strong M is in each direction of its rows and columns, and redraw at random which meets which.

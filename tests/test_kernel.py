@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 
 import train
-from analyze import main_directions, within
 from config import ConfigError, load
 from config.updates import MatrixAdamW
 from data.batches import get_batch
-from data.runs.kernel import loss_with, measure_kernel
+from data.runs.kernel import loss_with, main_directions, measure_kernel, within
 from data.runs.model import open_run
 from data.runs.write import KERNEL
 from model import rows_at
@@ -27,7 +26,7 @@ def test_a_symmetric_kernel_over_positions_is_found_among_their_directions_and_n
     s, r = torch.randn(n, n).double(), torch.randn(8, 8).double()
     w = positions @ (s + s.T) @ positions.T + others @ (r - r.T) @ others.T
     x = torch.randn(100, n).double() @ positions.T
-    found = main_directions(x.T @ x, 8)
+    found = main_directions(x.T @ x)
     assert found.shape == (C, n)  # not the 8 that were asked for: it has no others
     trace, energy = within(w, found)
     assert trace == pytest.approx((s + s.T).norm().item() ** 2) == pytest.approx(energy.item())
@@ -36,7 +35,7 @@ def test_a_symmetric_kernel_over_positions_is_found_among_their_directions_and_n
 
 
 def test_no_positions_hold_nothing():
-    directions = main_directions(torch.zeros(6, 6), 8)
+    directions = main_directions(torch.zeros(6, 6))
     assert directions.shape == (6, 0) and within(torch.randn(6, 6), directions) == (0, 0)
 
 

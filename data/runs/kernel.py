@@ -18,7 +18,7 @@ import math
 
 import torch
 
-from analyze import heads_of, in_float64, main_directions, within, wqk
+from analyze import heads_of, in_float64, wqk
 from model import rows_at
 
 N_DIRECTIONS = 8  # of P and P_t
@@ -91,13 +91,31 @@ def share_of_logits(trainer, w, p):
     return 1 - trainer.place.mean(errors) / trainer.place.mean(squares)  # (L,)
 
 
+def main_directions(moment):
+    """
+    Returns up to N_DIRECTIONS orthonormal directions (C, n) that hold most of some vectors x (N, C). moment: x^T x,
+    (C, C). Vectors that are all 0 have none.
+    """
+    values, vectors = torch.linalg.eigh(moment)  # from the smallest to the largest
+    return vectors[:, values > 1e-12 * values[-1].abs()][:, -N_DIRECTIONS:]
+
+
+def within(m, directions):
+    """
+    Returns tr(PMP PMP) and |PMP|^2, where P = V V^T projects on orthonormal directions V (C, n). The first one, over
+    |M|^2, is what M has of its symmetry among these directions.
+    """
+    small = directions.mT @ m @ directions  # (n, n): PMP = V small V^T, and V changes no trace and no norm
+    return (small * small.mT).sum(), small.square().sum()
+
+
 def measure_layer(trainer, block, w_q, w_k, w, p, tt, logits):
     """Returns the columns of one layer. w_q, w_k, w (C, C); p (T, C); tt (C, C); logits: its R^2."""
     # the algebra: P W P has the same trace and norm as W in the directions of P
     centred = p - p.mean(0)
-    directions = main_directions(centred.mT @ centred, N_DIRECTIONS)  # (C, 8)
+    directions = main_directions(centred.mT @ centred)  # (C, 8)
     trace, energy = within(w, directions)
-    trace_of_contents, _ = within(w, main_directions(tt, N_DIRECTIONS))
+    trace_of_contents, _ = within(w, main_directions(tt))
     whole = w.square().sum()  # |W|^2
     columns = dict(from_positions=trace / whole, from_contents=trace_of_contents / whole,
                    from_rest=((w * w.mT).sum() - trace) / whole, kernel_symmetry=trace / energy,
