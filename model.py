@@ -105,7 +105,7 @@ class SelfAttention(nn.Module):
         if cfg.tie != "none":
             partner = torch.arange(cfg.n_head)
             if cfg.tie == "mirror":
-                partner = partner.unflatten(0, (-1, 2)).flip(1).flatten()  # 1 0 3 2 ...
+                partner = partner ^ 1  # the last bit flipped: 1 0 3 2 ...
             self.register_buffer("partner", partner, persistent=False)
             self.register_state_dict_post_hook(SelfAttention.save_tied_keys)
 
