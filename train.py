@@ -327,13 +327,8 @@ def build_model(cfg, vocab_size):
 
 
 def make_optimizer(cfg, model):
-    """Returns AdamW, with weight decay for matrices alone. With qk_update another one moves q.weight and k.weight."""
-    of_qk = []
-    if cfg.qk_update != "adamw":
-        of_qk = [part.weight for block in model.blocks for part in (block.attn.q, block.attn.k)]
-    if cfg.muon_rate > 0:
-        of_qk = [p for p in model.blocks.parameters() if p.ndim > 1]  # and all other matrices of the blocks
-    matrices = [p for p in model.parameters() if p.ndim > 1 and not any(p is w for w in of_qk)]
+    """Returns AdamW, with weight decay for matrices alone. With qk_update or muon_rate another one moves some of them."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
     # A group with a rate of its own says its peak: dict(params=..., peak=0.02). The schedule sets "lr" at each step,
     # and resuming replaces these dicts, so keep none of them for later.
@@ -343,11 +338,11 @@ def make_optimizer(cfg, model):
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
     # fused=True does all of this in one pass over the weights.
     adamw = torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
-    if not of_qk:
+    if cfg.qk_update == "adamw" and not cfg.muon_rate:
         return adamw
-    from config.updates import Both, make_qk_optimizer  # which other runs do not need
+    from config.updates import hand_over  # which other runs do not need
 
-    return Both(adamw, make_qk_optimizer(cfg, of_qk))
+    return hand_over(adamw, cfg, model)
 
 
 def require_known_parameters(model):

@@ -1,4 +1,4 @@
-"""How the weights of q and k are updated, if not as all others: the key qk_update."""
+"""How some matrices are updated, if not by AdamW: the keys qk_update and muon_rate."""
 
 import torch
 
@@ -35,16 +35,23 @@ class MatrixAdamW(torch.optim.Optimizer):
                 w.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
 
 
-def make_qk_optimizer(cfg, weights):
-    """Returns the optimizer of q.weight and k.weight of all layers. cfg: a TrainConfig."""
+def hand_over(adamw, cfg, model):
+    """Takes matrices out of AdamW, as qk_update or muon_rate say, and returns it and their optimizer as one."""
+    weights = []
+    for block in model.blocks:
+        weights += [block.attn.q.weight, block.attn.k.weight]
+    if cfg.muon_rate:
+        weights = [p for p in model.blocks.parameters() if p.ndim > 1]
+    matrices = adamw.param_groups[0]
+    matrices["params"] = [p for p in matrices["params"] if not any(p is w for w in weights)]
     if cfg.qk_update == "matrix":
-        return MatrixAdamW(weights, cfg.learning_rate, (0.9, cfg.beta2), cfg.weight_decay)
-    # Muon makes all singular values of an update equal, and so has no coordinates of its own either. match_rms_adamw
-    # gives its updates the size of AdamW's, so that one learning rate fits both
-    muon = torch.optim.Muon(weights, cfg.learning_rate, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
-    if cfg.muon_rate > 0:
-        muon.param_groups[0]["peak"] = cfg.muon_rate
-    return muon
+        other = MatrixAdamW(weights, cfg.learning_rate, (0.9, cfg.beta2), cfg.weight_decay)
+    else:
+        # Muon makes all singular values of an update equal, and so has no coordinates of its own either.
+        # match_rms_adamw gives its updates the size of AdamW's, so that one learning rate fits both
+        muon = dict(params=weights, peak=cfg.muon_rate or cfg.learning_rate)
+        other = torch.optim.Muon([muon], cfg.learning_rate, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+    return Both(adamw, other)
 
 
 class Both:
