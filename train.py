@@ -327,7 +327,7 @@ def build_model(cfg, vocab_size):
 
 
 def make_optimizer(cfg, model):
-    """Returns AdamW, with weight decay for matrices alone. With qk_update or muon_rate another one moves some of them."""
+    """Returns AdamW, with weight decay for matrices alone. qk_update and muon_rate take some of them out."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]  # biases, and gains of LayerNorm, which belong near 1
     # A group with a rate of its own says its peak: dict(params=..., peak=0.02). The schedule sets "lr" at each step,

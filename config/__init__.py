@@ -164,7 +164,10 @@ class TrainConfig:
         return self.causal if self.objective == "auto" else self.objective == "next"
 
     def schedule(self, step):
-        """Returns the learning rate of a step as a share of its peak. It rises to 1, and would be 0 at max_iters."""
+        """
+        Returns the learning rate of a step as a share of its peak. It rises to 1, and would be 0 at max_iters. With
+        decay_iters it falls faster, and stays at 0.1 from there on.
+        """
         warmup_iters = min(self.warmup_iters, self.max_iters)  # a very short run is all warm-up
         if step < warmup_iters:
             return (step + 1) / warmup_iters  # step + 1: a rate of 0 would waste an update

@@ -1,6 +1,7 @@
 """Where the symmetric part of W_qk is, and what attention uses of it (data/runs/kernel.py). pytest tests/test_kernel.py"""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -173,22 +174,42 @@ def test_updates_by_one_v_or_by_muon_turn_with_the_coordinates_and_those_of_adam
         assert (error < 0.05) == turns  # Muon rounds to 8 bits
 
 
-@pytest.mark.parametrize("update", ["matrix", "muon"])
-def test_a_run_with_another_update_of_q_and_k_moves_the_rest_as_adamw_and_goes_on_bit_for_bit(cfg, update):
-    trainers = [make_trainer(cfg), make_trainer(cfg, qk_update=update)]
+OF_QK = r"blocks\.\d\.attn\.[qk]\.weight"
+OF_BLOCKS = r"blocks\.\d\.(attn\.([qkv]|proj)|mlp\.(fc|proj))\.weight"
+
+
+@pytest.mark.parametrize("keys, others", [(dict(qk_update="matrix"), OF_QK), (dict(qk_update="muon"), OF_QK),
+                                          (dict(muon_rate=0.03, decay_iters=9), OF_BLOCKS)])
+def test_a_run_with_another_update_of_some_matrices_moves_the_rest_as_adamw_and_goes_on_bit_for_bit(cfg, keys, others):
+    trainers = [make_trainer(cfg), make_trainer(cfg, **keys)]
     for trainer in trainers:
         trainer.train_step(trainer.loader.batch("train", 0))
     first, second = [dict(trainer.model.named_parameters()) for trainer in trainers]
     differing = {name for name in first if not torch.equal(first[name], second[name])}
-    assert differing == {f"blocks.{i}.attn.{x}.weight" for i in (0, 1) for x in "qk"}
+    assert differing == {name for name in first if re.fullmatch(others, name)}
 
-    cfg = replace(cfg, qk_update=update)
+    cfg = replace(cfg, **keys)
     whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
     run(whole)
     in_processes((killed, cfg, TRAIN_STEP, 7))
     assert checkpoint(cfg)["step"] == 4
     resume(cfg)
     assert result(cfg) == result(whole)
+
+
+def test_rates_fall_to_a_tenth_by_decay_iters_each_from_its_own_peak(cfg):
+    cfg = replace(cfg, warmup_iters=2, max_iters=40, decay_iters=10, muon_rate=0.03)
+    trainer = make_trainer(cfg)
+    rates = []
+    for step in 0, 1, 6, 9, 30:
+        trainer.step = step
+        trainer.train_step(trainer.loader.batch("train", step))
+        matrices, _, of_blocks = trainer.optimizer.param_groups
+        assert matrices["lr"] / cfg.learning_rate == pytest.approx(of_blocks["lr"] / 0.03)
+        rates.append(of_blocks["lr"] / 0.03)
+    assert rates == pytest.approx([1 / 2, 1, 4 / 8, 1 / 8, 1 / 10])
+    with pytest.raises(ConfigError, match="Muon updates q.weight"):
+        replace(cfg, tie="same")
 
 
 def test_adamw_and_no_skipped_steps_are_what_runs_did_before(cfg):
