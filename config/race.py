@@ -17,7 +17,11 @@ from data.runs import write
 from data.sympy import prepare
 from model import Transformer
 
-RECORDS = {"rotary_tuned": "config/plans/benchmark.py"}  # {arm: its plan}, the newest last: a new record is added here
+# {arm: its plan}, the newest last: a new record is added here
+RECORDS = {
+    "rotary_tuned": "config/plans/benchmark.py",
+    "muon": "config/records/muon.py",
+}
 ONE_FOR_ALL = "commit", "torch", "device_name", "made_with"  # or a run with bad luck could be rolled again
 
 
