@@ -9,11 +9,12 @@ What we predict for the mean number of steps: A to B. Tuned with seeds 1 to 8 in
 """
 from config.plans.benchmark import arms as _arms
 from config.plans.benchmark import base, most_params, seeds  # which an entry has in common with the race
+from config.records.muon import arms as _records
 
 arms = {
     "learned": _arms["learned"],  # the baseline
-    "rotary_tuned": _arms["rotary_tuned"],  # the record
-    "template": _arms["rotary_tuned"] | dict(learning_rate=8e-3),  # the entry: put its keys here
+    "muon": _records["muon"],  # the record
+    "template": _records["muon"] | dict(learning_rate=8e-3),  # the entry: put its keys here
 }
 
-planned = [("steps_to_1.8", "template", "<", "rotary_tuned")]
+planned = [("steps_to_1.8", "template", "<", "muon")]
