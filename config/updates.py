@@ -13,8 +13,8 @@ class MatrixAdamW(torch.optim.Optimizer):
     prefers the coordinates that it works in. Here, if all gradients are rotated, the updates are rotated as well.
     """
 
-    def __init__(self, params, lr, betas, weight_decay, eps=1e-8):
-        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, eps=eps))
+    def __init__(self, params, lr, betas, weight_decay):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay))
 
     @torch.no_grad()
     def step(self):
@@ -32,7 +32,7 @@ class MatrixAdamW(torch.optim.Optimizer):
                 m = state["m"] / (1 - beta1 ** state["step"])
                 v = state["v"] / (1 - beta2 ** state["step"])
                 w.mul_(1 - group["lr"] * group["weight_decay"])
-                w.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
+                w.sub_(group["lr"] * m / (v.sqrt() + 1e-8))  # as AdamW: never by 0
 
 
 def hand_over(adamw, cfg, model):
