@@ -17,7 +17,6 @@ import runpy
 import signal
 import sys
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 from init import STARTS
@@ -201,8 +200,8 @@ def may_differ(name, respect):
 def differing_keys(configs):
     """Returns the keys on which these dicts disagree."""
     differing = set()
-    for one, next_one in pairwise(configs):
-        differing |= {name for name in {*one, *next_one} if one.get(name) != next_one.get(name)}
+    for config in configs:
+        differing |= {name for name in {*config, *configs[0]} if config.get(name) != configs[0].get(name)}
     return sorted(differing)
 
 
