@@ -4,7 +4,6 @@ import argparse
 import ctypes
 import glob
 import os
-import re
 import sys
 
 if sys.version_info < (3, 11):
@@ -20,8 +19,7 @@ def expand(words):
     """Returns words with the paths that * and ? stand for, as a shell does it: PowerShell and notebooks do not."""
     paths = []
     for word in words:
-        is_pattern = re.search("[*?]", word) and not os.path.exists(word)
-        found = sorted(glob.glob(word.replace("[", "[[]"))) if is_pattern else []
+        found = [] if os.path.exists(word) else sorted(glob.glob(word.replace("[", "[[]")))
         paths += found or [word]
     return paths
 
