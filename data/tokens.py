@@ -44,10 +44,8 @@ def load(folder):
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
 
     # do ids mean what they did when they were written, and are the files still the same, to the bit?
-    tokenizer = TOKENIZERS[meta["tokenizer"]]
-    has_our_ids = all(meta[key] == tokenizer[key] for key in tokenizer)
-    is_unchanged = has_our_ids and all(digest(folder / f"{split}.bin") == meta["sha256"][split] for split in SPLITS)
-    if not is_unchanged:
+    sha256 = {split: digest(folder / f"{split}.bin") for split in SPLITS}
+    if meta | TOKENIZERS[meta["tokenizer"]] | dict(sha256=sha256) != meta:
         raise DataError(f"{folder}: train.bin and val.bin are not the files that meta.json describes, or have other "
                         "ids than data/tokens.py now: move the folder away, and prepare it again")
 
