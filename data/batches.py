@@ -37,7 +37,7 @@ def get_batch(cfg, corpus, split, step, rows):
     masked, targets (B, K), predict_at (B, K). Every block of T tokens comes once per epoch.
     """
     T = cfg.block_size
-    tokens = corpus.train if split == "train" else corpus.val  # (N,)
+    tokens = getattr(corpus, split)  # (N,)
     seed = cfg.seed if split == "train" else 0  # all runs are validated on the same batches
 
     # which block of T tokens is each row? Rows are numbered through all steps, and every block has a turn per epoch
@@ -136,8 +136,6 @@ class Loader:
     def micro_batches(self, batch):
         """Returns a list: for each micro-batch the number of its first row, and the arguments of the model."""
         n = self.cfg.micro_batch_size
-        parts = []
-        for start in range(0, len(self.rows), n):
-            arguments = [x[start : start + n].to(self.device, non_blocking=True) for x in batch]
-            parts.append((int(self.rows[start]), arguments))
-        return parts
+        first_rows = self.rows[::n].tolist()
+        parts = [x.to(self.device, non_blocking=True).split(n) for x in batch]  # of each argument, one per micro-batch
+        return list(zip(first_rows, zip(*parts)))
