@@ -11,6 +11,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import tiktoken
 import torch
 
 from config import ConfigError, end_with_pipe, require
@@ -78,8 +79,6 @@ def make_coder(tokenizer):
     """Returns two functions: a text -> its ids, a list; and ids -> a text, without marks such as the end of a text."""
     if tokenizer == "bytes":
         return lambda text: [*text.encode()], lambda ids: bytes(i for i in ids if i < 256).decode(errors="replace")
-    import tiktoken
-
     encoding = tiktoken.get_encoding(tokenizer)
     n_vocab = TOKENIZERS[tokenizer]["n_vocab"]
     return encoding.encode_ordinary, lambda ids: encoding.decode([i for i in ids if i < n_vocab])
