@@ -39,6 +39,7 @@ def do_all(generations, n_jobs):
 
             # let no other run begin, and end those that have: again and again, because one may be about to begin
             except KeyboardInterrupt:
+                signal.signal(signal.SIGTERM, lambda *_: None)  # a second one changes nothing
                 pool.shutdown(wait=False, cancel_futures=True)
                 while not all(future.done() for future in futures):
                     for process in processes:
