@@ -31,9 +31,7 @@ def do_all(generations, n_jobs):
             futures = [pool.submit(do, folder, words, processes) for folder, words in runs]
             try:
                 for future in as_completed(futures):
-                    folder, problem = future.result()
-                    if problem:
-                        failed.append(f"{folder} failed: {problem}")
+                    failed += future.result()
                     bar.update()
                     bar.set_postfix(failed=len(failed))
 
@@ -74,7 +72,7 @@ def find_finished(generations):
 
 
 def do(folder, words, processes):
-    """Does one run, whose process it adds to a list. Returns its folder and, in words, what went wrong or ""."""
+    """Does one run, whose process it adds to a list. Returns a list of what went wrong, in words."""
     argv = [sys.executable, ROOT / "train.py", *words]
     env = os.environ | dict(PYTHONIOENCODING="utf-8", PYTHONUNBUFFERED="1")  # on every system; at once
     try:
@@ -82,6 +80,6 @@ def do(folder, words, processes):
         with open(Path(folder, "output.txt"), "ab") as output:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env)
     except OSError as e:  # such as a file where the folder should be, or a full disk
-        return folder, str(e)
+        return [f"{folder} failed: {e}"]
     processes.append(process)
-    return folder, "see its output.txt" if process.wait() else ""
+    return [f"{folder} failed: see its output.txt"] if process.wait() else []
