@@ -65,10 +65,9 @@ def read_plan(path):
 
     # A test needs a measure that runs have, arms that the plan has, and losses that mean the same.
     for measure, left, direction, right in plan.planned:
-        measures = measure.split(" - ")
-        require(all(map(is_measure, measures)) and len(measures) <= 2,
-                f"{path}: planned test of {measure}, which no run has: "
-                "MEASURES in config/plan.py are what they have")
+        measures = [match_measure(name) for name in measure.split(" - ")]
+        require(all(measures) and len(measures) <= 2,
+                f"{path}: planned test of {measure}, which no run has: MEASURES in config/plan.py are what they have")
         test = f"{path}: planned test of {measure}, {left} {direction} {right}"
         lefts, rights = left.split(" - "), right.split(" - ")
         if right == "0" and len(measures) == 2 and len(lefts) == 1:
@@ -81,9 +80,8 @@ def read_plan(path):
         require(not is_of_losses(measure) or not keys,
                 f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
         n_layer = min(config["n_layer"] for config in configs)
-        layers = [int(layer) for layer in re.findall(r"_(\d+)(?= - |$)", measure)]
-        require(max(layers, default=0) < n_layer or measure.startswith(STEPS_TO),
-                f"{test}: its arms have layers 0 to {n_layer - 1}")
+        layers = [int(match["layer"] or 0) for match in measures]
+        require(max(layers) < n_layer, f"{test}: its arms have layers 0 to {n_layer - 1}")
 
     if plan.is_entry():
         from config import race  # which other plans do not need
@@ -92,8 +90,8 @@ def read_plan(path):
     return plan
 
 
-# What runs have (data/results/csv/README.md), also after `positions_`. A fork adds a score that its plans test.
-MEASURES = """loss train_loss symmetry directionality directionality_eq17 update_symmetry chance own_heads shared mirror
+# Scores that runs have (data/results/csv/README.md), also after `positions_`. A fork adds one that its plans test.
+MEASURES = """symmetry directionality directionality_eq17 update_symmetry chance own_heads shared mirror
     heads heads_chance heads_directionality positions from_positions from_contents from_rest kernel_symmetry
     kernel_norm kernel_logits loss_kernel loss_rest loss_nothing""".split()
 STEPS_TO = "steps_to_"  # followed by a loss [nats/token], such as steps_to_1.8
@@ -104,12 +102,10 @@ def is_of_losses(measure):
     return "loss" in measure or measure.startswith(STEPS_TO)
 
 
-def is_measure(name):
-    """Returns whether runs have a measure of this name: steps_to_X, a loss, or a score, maybe of a layer."""
-    of_layers = re.sub(r"_\d+$", "", name).removeprefix("positions_")
-    if of_layers in ("loss", "train_loss"):
-        return of_layers == name
-    return of_layers in MEASURES or re.fullmatch(rf"{STEPS_TO}\d+(\.\d+)?", name) is not None
+def match_measure(name):
+    """Returns a match if runs have this measure, a loss, steps_to_X or a score, whose `layer` is a number or None."""
+    score = rf"(positions_)?({'|'.join(MEASURES)})(_(?P<layer>\d+))?"
+    return re.fullmatch(rf"{score}|loss|train_loss|{STEPS_TO}\d+(\.\d+)?", name)
 
 
 def n_ancestors(plan, arm):

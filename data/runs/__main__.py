@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas
 
 from config import ROOT, ConfigError, differing_keys, end_with_pipe, may_differ, require, run_file
-from config.plan import STEPS_TO, is_measure, read_plan
+from config.plan import STEPS_TO, match_measure, read_plan
 from data import expand
 from data.runs.compare import LEGEND, OF_KERNEL, arms_table, comparison_table, layers_table, steps_table, tests_table
 from data.runs.kept import is_kept, pool, write_comparison
@@ -50,7 +50,7 @@ def report_runs(args):
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     arms = {name: arm for name, arm in arms.items() if name in chosen}
     is_step = (args.measure or "").startswith(STEPS_TO)
-    require(not is_step or is_measure(args.measure), f"no run has {args.measure}, such as steps_to_1.8")
+    require(not is_step or match_measure(args.measure), f"no run has {args.measure}, such as steps_to_1.8")
     is_plain = not (args.arms or args.all or args.measure or args.by_layer)
     tested = [measure for measure, *_ in planned] if is_plain else []
 
