@@ -57,8 +57,8 @@ def read_plan(path):
 
     for arm in plan.arms:
         # an arm is a folder, a cell of a CSV file, and a part of a difference
-        is_name = not re.search(r"[,#/\\\n]| - ", arm) and arm != "0"
-        require(is_name, f"{path}: {arm!r} is no name for an arm: it may not be 0, nor have , # / \\ or ' - '")
+        require(not re.search(r"[,#/\\\n]| - |^0$", arm),
+                f"{path}: {arm!r} is no name for an arm: it may not be 0, nor have , # / \\ or ' - '")
         n_ancestors(plan, arm)  # refuses a parent that is no arm
         taken = {"seed", "out_dir", "init_from"} & plan.arms[arm].keys()
         require(not taken, f"{path}: {arm} has {', '.join(taken)}, which the plan itself sets for each run")
@@ -76,9 +76,8 @@ def read_plan(path):
         require(direction in (">", "<") and are_sides,
                 f"{test}: expected '>' or '<' between two arms, or two differences 'arm - arm'")
         configs = [plan.keys_of(arm)[1] for arm in lefts + rights]
-        keys = task_keys(configs)
-        require(not is_of_losses(measure) or not keys,
-                f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
+        keys = task_keys(configs) if is_of_losses(measure) else []
+        require(not keys, f"{test}: expected losses of one task, and these differ in {', '.join(keys)}")
         n_layer = min(config["n_layer"] for config in configs)
         layers = [int(match["layer"] or 0) for match in measures]
         require(max(layers) < n_layer, f"{test}: its arms have layers 0 to {n_layer - 1}")
@@ -120,7 +119,7 @@ def n_ancestors(plan, arm):
 
 def task_of(config):
     """Returns the keys of a run that make its task, with their values. Losses of equal ones may be compared."""
-    task = {key: config[key] for key in sorted(config) if not may_differ(key, "task")}
+    task = {key: config[key] for key in config if not may_differ(key, "task")}
     if task["objective"] == "auto":  # as TrainConfig.predicts_next
         task["objective"] = "next" if config["causal"] else "masked"
     return task
