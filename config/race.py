@@ -37,8 +37,7 @@ def require_entry(plan):
     for name, keys in arms.items():
         require(plan.arms[name] == keys, f"{plan.path}: its {name} is {plan.arms[name]}, and in the race {keys}")
     expected = race._replace(path=plan.path, arms=plan.arms, planned=[("steps_to_1.8", entry, "<", record)])
-    for name, value in expected._asdict().items():
-        found = getattr(plan, name)
+    for name, found, value in zip(plan._fields, plan, expected):
         require(found == value, f"{plan.path}: {name} is {found!r}, and in the race it is {value!r}")
 
     # 2) what its arm may set: keys of the model and of its training, and none of the text, the steps or the machine
