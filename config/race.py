@@ -12,9 +12,6 @@ import torch
 
 from config import KEYS, ROOT, ConfigError, TrainConfig, differing_keys, launch, require
 from config.plan import RACE, read_plan
-from data import tokens
-from data.runs import write
-from data.sympy import prepare
 from model import Transformer
 
 # {arm: its plan}, the newest last: a new record is added here
@@ -27,6 +24,8 @@ ONE_FOR_ALL = "commit", "torch", "device_name", "made_with"  # or a run with bad
 
 def require_entry(plan):
     """Raises ConfigError unless a plan is that of the race, in all but its docstring and the keys of its last arm."""
+    from data.tokens import TOKENIZERS  # inside of functions, because config is below data
+
     # 1) what is not the entrant's: seeds, baseline, record and test. A record is held against the one before it
     here = Path(plan.path).resolve()
     *_, record = itertools.takewhile(lambda arm: ROOT / RECORDS[arm] != here, RECORDS)
@@ -49,7 +48,7 @@ def require_entry(plan):
 
     # 3) how large its model is, without memory for its weights
     with torch.device("meta"):
-        model = Transformer(TrainConfig(**configs[1]).of_model(tokens.TOKENIZERS["bytes"]["vocab_size"]))
+        model = Transformer(TrainConfig(**configs[1]).of_model(TOKENIZERS["bytes"]["vocab_size"]))
     require_size(plan, entry, sum(p.numel() for p in model.parameters()))
 
 
@@ -61,12 +60,17 @@ def require_size(plan, name, n_params):
 
 def require_text(sha256, where):
     """Raises ConfigError unless these are the digests of the race's train.bin and val.bin, in one line."""
-    require(sha256 == " ".join(prepare.DIGESTS["bytes"].values()), f"{where}: this is not the text of the race: "
+    from data.sympy.prepare import DIGESTS
+
+    require(sha256 == " ".join(DIGESTS["bytes"].values()), f"{where}: this is not the text of the race: "
             "delete data/sympy/bytes, and install the sympy of requirements.txt")
 
 
 def make_text(folder):
     """Makes the text before the first run, unless it is there. Raises ConfigError if it is another one."""
+    from data import tokens
+    from data.sympy import prepare
+
     try:
         if not Path(folder, "meta.json").exists():
             prepare.make(Path(folder))
@@ -91,11 +95,13 @@ def require_fair(plan, arms):
 
 def what_lacks(plan, docstring, generations):
     """Returns in words what an entry lacks before it can be judged. generations: its runs, as config.plan.commands."""
+    from data.runs.write import find_commit
+
     n_runs = sum(map(len, generations))
     n_left = n_runs - len(launch.find_finished(generations))
     lacks = {
         "the number of trials in its docstring, such as '12 trials'": not re.search(r"\d trial", docstring),
-        "a commit of all Python files": not re.fullmatch("[0-9a-f]{40}", write.find_commit()),
+        "a commit of all Python files": not re.fullmatch("[0-9a-f]{40}", find_commit()),
         f"{n_left} of its {n_runs} runs": n_left > 0,
     }
     words = [what for what, is_missing in lacks.items() if is_missing] or ["nothing but what data.runs says"]
