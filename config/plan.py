@@ -41,8 +41,9 @@ class Plan(NamedTuple):
         return flags, vars(load([str(ROOT / self.base), *flags]))
 
     def is_entry(self):
-        """Returns whether this is an entry of the race, and not the race itself."""
-        return self.most_params > 0 and Path(self.path).resolve() != RACE
+        """Returns whether this is an entry of the race, wherever it is, and not the race itself."""
+        path = Path(self.path).resolve()
+        return path != RACE and (self.most_params > 0 or path.parent == ROOT / "config/records")
 
 
 def read_plan(path):
@@ -198,9 +199,9 @@ def main(argv):
         if plan.is_entry():
             from config import race
 
-            print(race.what_lacks(plan, run_file(path)["__doc__"] or "", generations), file=sys.stderr)
+            lacks = race.what_lacks(plan, run_file(path)["__doc__"] or "", generations)
             if is_run:
-                race.make_text(plan.keys_of("learned", **for_all)[1]["data_dir"])
+                race.make_ready(plan.keys_of("learned", **for_all)[1]["data_dir"])
     except ConfigError as e:
         sys.exit(f"python -m config.plan: {e}")
 
@@ -210,6 +211,8 @@ def main(argv):
     for runs in generations:
         for _, words in runs:
             print(shlex.join(words))
+    if plan.is_entry():
+        print(lacks, file=sys.stderr)  # last, below all of these lines
 
 
 if __name__ == "__main__":

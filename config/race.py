@@ -19,6 +19,7 @@ RECORDS = {
     "rotary_tuned": "config/plans/benchmark.py",
     "muon": "config/records/muon.py",
 }
+COMMIT = "[0-9a-f]{40}"
 ONE_FOR_ALL = "commit", "torch", "device_name", "made_with"  # or a run with bad luck could be rolled again
 
 
@@ -66,11 +67,19 @@ def require_text(sha256, where):
             "delete data/sympy/bytes, and install the sympy of requirements.txt")
 
 
-def make_text(folder):
-    """Makes the text before the first run, unless it is there. Raises ConfigError if it is another one."""
+def is_committed():
+    """Returns whether the code is that of a commit: -dirty is of none, and neither is a copy without a repository."""
+    from data.runs.write import find_commit
+
+    return re.fullmatch(COMMIT, find_commit()) is not None
+
+
+def make_ready(folder):
+    """Makes the text before the first run. Raises ConfigError if another one is there, or if code is in no commit."""
     from data import tokens
     from data.sympy import prepare
 
+    require(is_committed(), "commit all Python files first: runs of code that is in no commit are no entry")
     try:
         if not Path(folder, "meta.json").exists():
             prepare.make(Path(folder))
@@ -88,20 +97,23 @@ def require_fair(plan, arms):
     for name, arm in arms.items():
         require_size(plan, name, arm.config["n_params"])
         require_text(arm.config["sha256"], f"{plan.path}: {name}")
+        are_copies = arm.curves("loss").T.duplicated().any()
+        require(not are_copies, f"{plan.path}: two seeds of {name} have the same losses, so one is a copy")
     for fact in ONE_FOR_ALL:
         found = sorted(set().union(*[arm.config.get(fact, []) for arm in arms.values()]))
-        require(len(found) <= 1, f"{plan.path}: a race has one {fact} for all runs, and these have {'; '.join(found)}")
+        if not found and not plan.is_entry():
+            continue  # runs of benchmark.csv did not keep what made their steps
+        require(len(found) == 1, f"{plan.path}: a race has one {fact} for all runs, and these have {'; '.join(found)}")
+        require(fact != "commit" or re.fullmatch(COMMIT, *found), f"{plan.path}: its runs are of {found[0]}, no commit")
 
 
 def what_lacks(plan, docstring, generations):
     """Returns in words what an entry lacks before it can be judged. generations: its runs, as config.plan.commands."""
-    from data.runs.write import find_commit
-
     n_runs = sum(map(len, generations))
     n_left = n_runs - len(launch.find_finished(generations))
     lacks = {
         "the number of trials in its docstring, such as '12 trials'": not re.search(r"\d trial", docstring),
-        "a commit of all Python files": not re.fullmatch("[0-9a-f]{40}", find_commit()),
+        "a commit of all Python files": not is_committed(),
         f"{n_left} of its {n_runs} runs": n_left > 0,
     }
     words = [what for what, is_missing in lacks.items() if is_missing] or ["nothing but what data.runs says"]

@@ -12,6 +12,8 @@ from data.sympy.prepare import DIGESTS
 from tests.test_runs import printed, run, write_run
 
 TEMPLATE = ROOT / "config/records/template.py"
+*_, RECORD = race.RECORDS  # what the template is held against
+OF_RECORD = f'"{RECORD}": _records["{RECORD}"]'
 
 
 def entry(path, *changes):
@@ -42,10 +44,10 @@ ARM = "dict(learning_rate=8e-3)"
     (("}\n", "}\nmost_params = 10**9\n"), "most_params is 1000000000, and in the race it is 140000"),
     (("}\n", "}\nbase = 'config/small.py'\n"), "base is 'config/small.py'"),
     (('_arms["learned"]', '_arms["learned"] | dict(learning_rate=1e-3)'), "its learned is {"),
-    (('"rotary_tuned": _arms["rotary_tuned"]', '"rotary_tuned": _arms["rotary"]'), "its rotary_tuned is {"),
-    (("}\n", "}\narms['again'] = arms['template']\n"), "expected learned, rotary_tuned, again"),
-    (('"template", "<", "rotary_tuned"', '"template", "<", "learned"'),
-     "in the race it is [('steps_to_1.8', 'template', '<', 'rotary_tuned')]"),
+    ((OF_RECORD, f'"{RECORD}": _arms["rotary"]'), f"its {RECORD} is {{"),
+    (("}\n", "}\narms['again'] = arms['template']\n"), f"expected learned, {RECORD}, again"),
+    ((f'"template", "<", "{RECORD}"', '"template", "<", "learned"'),
+     f"in the race it is [('steps_to_1.8', 'template', '<', '{RECORD}')]"),
     ((ARM, "dict(n_embd=64, n_head=4)"), "template has 171,138 parameters, and at most 140,000"),
     ((ARM, "dict(data_dir='data/text/bytes')"), "template has data_dir = 'data/text/bytes', and in the race it is"),
     ((ARM, "dict(max_iters=3200)"), "max_iters"),
@@ -62,15 +64,27 @@ def test_what_the_rules_forbid_is_refused_before_the_first_run(tmp_path, capsys,
     assert words in e.value.code and "\n" not in e.value.code and capsys.readouterr().out == ""
 
 
+def test_code_in_no_commit_is_refused_before_the_first_run_and_a_file_of_records_is_always_judged(monkeypatch, tmp_path,
+                                                                                                 capsys):
+    monkeypatch.setattr("data.runs.write.find_commit", lambda: f"{'a' * 40}-dirty")
+    with pytest.raises(SystemExit, match="commit all Python files first"):
+        main([str(entry(tmp_path / "mine.py")), "--run"])
+    assert capsys.readouterr().out == ""
+    without = read_plan(TEMPLATE)._replace(most_params=0)
+    assert without.is_entry() and not without._replace(path=tmp_path / "mine.py").is_entry()
+    with pytest.raises(ConfigError, match="most_params is 0, and in the race it is 140000"):
+        race.require_entry(without)
+
+
 def test_a_record_is_tested_against_the_record_before_it(tmp_path, monkeypatch):
     first, second = (entry(tmp_path / f"{name}.py", ("template", name)) for name in ("first", "second"))
     assert read_plan(first).arms and read_plan(second).arms
     monkeypatch.setattr(race, "RECORDS", race.RECORDS | dict(first=str(first)))
     assert read_plan(first).arms
-    with pytest.raises(ConfigError, match="are learned, rotary_tuned, second, expected learned, first, second"):
+    with pytest.raises(ConfigError, match=f"are learned, {RECORD}, second, expected learned, first, second"):
         read_plan(second)
-    entry(second, ("template", "second"), ('"rotary_tuned": _arms["rotary_tuned"]',
-                                           f'"first": _arms["rotary_tuned"] | {ARM}'), ('"rotary_tuned")', '"first")'))
+    entry(second, ("template", "second"), (OF_RECORD, f'"first": _records["{RECORD}"] | {ARM}'),
+          (f'"{RECORD}")', '"first")'))
     assert read_plan(second).arms
 
 
@@ -86,28 +100,36 @@ def test_runs_of_an_entry_are_all_there_and_made_alike_from_the_text_of_the_race
     for (i, name), seed in itertools.product(enumerate(plan.arms), plan.seeds):
         keys = plan.keys_of(name, seed=seed)[1]
         folder = tmp_path / f"{name}-{seed}"
-        folders[name, seed] = write_run(folder, [5, 1.9 - i / 10, 1.6], steps=[0, 800, 1600], **keys | dict(out_dir=""))
+        losses = [5, 1.9 - i / 10, 1.6 - seed / 10**4]
+        folders[name, seed] = write_run(folder, losses, steps=[0, 800, 1600], **keys | dict(out_dir=""))
         edit(folder, "data", sha256=DIGESTS["bytes"])
+        edit(folder, "origin", commit=["a" * 40], torch=["2.13.0"], device_name=["cpu"])
     *_, shown = [line for line in printed(*folders.values(), "--plan", plan.path) if "<" in line]
-    assert shown[:5] == ["steps_to_1.8", "template", "<", "rotary_tuned", "8"] and shown[-2:] == ["0.0078", "shown"]
+    assert shown[:5] == ["steps_to_1.8", "template", "<", RECORD, "8"] and shown[-2:] == ["0.0078", "shown"]
 
     chosen = folders["template", 503]
     for part, changes, words in [
         ("config", dict(micro_batch_size=64), "one made_with for all runs, and these have micro_batch_size=128"),
         ("config", dict(threads=2), "a race has one made_with for all runs"),
-        ("origin", dict(commit=["c1", "c2"]), "a race has one commit for all runs, and these have c1; c2"),
+        ("origin", dict(commit=["b" * 40]), f"one commit for all runs, and these have {'a' * 40}; {'b' * 40}"),
         ("config", dict(skip_eval_iters=8), "skip_eval_iters"),
     ]:
         before = shutil.copy(chosen / "run.json", tmp_path)
         edit(chosen, part, **changes)
         assert words in run(*folders.values(), "--plan", plan.path)
         shutil.copy(before, chosen)
+    for commit in f"{'a' * 40}-dirty", "no repository":
+        for folder in folders.values():
+            edit(folder, "origin", commit=[commit])
+        assert run(*folders.values(), "--plan", plan.path).endswith(f"its runs are of {commit}, no commit")
     for name, part, changes, words in [
         ("template", "data", dict(sha256=DIGESTS["gpt2"]), "template: this is not the text of the race"),
-        ("rotary_tuned", "", dict(n_params=200_000), "rotary_tuned has 200,000 parameters"),
+        (RECORD, "", dict(n_params=200_000), f"{RECORD} has 200,000 parameters"),
     ]:
         for seed in plan.seeds:
             edit(folders[name, seed], part, **changes)
         assert words in run(*folders.values(), "--plan", plan.path)
+    shutil.copy(folders["learned", 507] / "log.csv", folders["learned", 508])
+    assert "two seeds of learned have the same losses" in run(*folders.values(), "--plan", plan.path)
     del folders["learned", 508]
     assert "learned has no run of seed 508, and a race needs all" in run(*folders.values(), "--plan", plan.path)
