@@ -28,13 +28,10 @@ SYMPY = Path(importlib.util.find_spec("sympy").origin).parent  # find_spec does 
 
 
 def read(root):
-    """Yields the .py files below root, in the order of their paths, without empty files, and without second copies."""
-    seen = {""}
-    for name in sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py")):
-        text = (root / name).read_text("utf-8", "replace")
-        if text not in seen and not name.startswith(GENERATED):
-            yield text
-            seen.add(text)
+    """Returns the .py files below root, in the order of their paths, without empty files, and without second copies."""
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    texts = [(root / name).read_text("utf-8", "replace") for name in names if not name.startswith(GENERATED)]
+    return filter(None, dict.fromkeys(texts))
 
 
 def main(argv=None):
