@@ -181,12 +181,11 @@ def main(argv):
         sys.exit(f"{USAGE}; --help lists the plans")
 
     # find the plan: a file, or the name of one of ours
-    name, *flags = argv
-    path = name
-    if not name.endswith(".py"):
-        path = ROOT / f"config/plans/{name}.py"
+    path, *flags = argv
+    if not path.endswith(".py"):
+        path = ROOT / f"config/plans/{argv[0]}.py"
         if not path.exists():
-            sys.exit(f"there is no plan {name}\n{list_plans()}")
+            sys.exit(f"there is no plan {argv[0]}\n{list_plans()}")
 
     # all runs are checked here, before the first of them begins. --jobs belongs to --run, and is no key of train.py
     is_run = "--run" in flags
