@@ -40,18 +40,14 @@ class Row(NamedTuple):
     note: str  # where it was read, if not in transformers 5.23, and what else a reader may ask
 
     def match(self, names):
-        """Finds the tensors that hold q and k in the layers of this row: a list of (weight, match with prefix, i)."""
+        """Finds the tensors that hold q and k in the layers of this row: matches with a prefix, i and a weight."""
         # by h.{i}.attn and c_attn, transformer.h.3.attn.c_attn.weight has the prefix "transformer." and i = 3,
         # and h.3.attn.c_attn.bias, h.3.crossattention.c_attn and h.3.attn.c_attn_2 do not match
         path = self.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
-        matches = []
-        for weight in self.weights:
-            pattern = rf"(?P<prefix>(.*\.)?){path}\.{weight}(\.linear)?(\.weight)?"
-            for name in names:
-                match = re.fullmatch(pattern, name)
-                if match:
-                    matches.append((weight, match))
-        return matches
+        weight = "|".join(self.weights)
+        pattern = rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weight})(\.linear)?(\.weight)?"
+        matches = [re.fullmatch(pattern, name) for name in names]
+        return [match for match in matches if match]
 
 
 TABLE = defaultdict(list)  # {model_type: its rows, in their order}
@@ -86,18 +82,6 @@ class Part(NamedTuple):  # with a config of its own: the vision or the text of a
         return rows
 
 
-def part_of(name, inner):
-    """Returns the part that a tensor belongs to. inner: {part: its config}"""
-    # the one that its name mentions first: vision for vision_tower.text_proj and model.visual.blocks.0.attn.qkv; or
-    # else the text: lm_head, model.layers.0.self_attn.q_proj, supervision.weight (no word in it begins with vision)
-    starts = {}  # {part: where in the name}
-    for part in {**inner, **TOWERS}:
-        match = re.search(rf"(^|[._])({TOWERS.get(part, re.escape(part))})", name)
-        if match:
-            starts[part] = match.start()
-    return min(starts, key=starts.get, default="text")
-
-
 def find_parts(config, names):
     """Returns the parts of a model, from its config.json and the names of its tensors."""
     model_type = pick(config, str, "model_type")
@@ -119,10 +103,14 @@ def find_parts(config, names):
     if model_type == "paligemma":
         inner["text"] = {"use_bidirectional_attention": True, **inner.get("text", {})}
 
-    # deal out the tensors: those of a part without a config go nowhere
+    # deal out the tensors. One belongs to the part that its name mentions first: vision_tower.text_proj and
+    # model.visual.blocks.0.attn.qkv to vision; or else to the text: lm_head, model.layers.0.self_attn.q_proj,
+    # supervision.weight (no word in it begins with vision). Those of a part without a config go nowhere
+    words = [f"(?P<{part}>{TOWERS.get(part, part)})" for part in {**inner, **TOWERS}]
     names_of = defaultdict(set)  # {part: the names of its tensors}
     for name in names:
-        names_of[part_of(name, inner)].add(name)
+        match = re.search(rf"(?:^|[._])(?:{'|'.join(words)})", name)
+        names_of[match.lastgroup if match else "text"].add(name)
 
     # the type of a part is the one in its config, if the table has it, or else clip_text_model, say
     parts = []

@@ -138,13 +138,13 @@ def find_layers(row, names, config, shapes):
     """
     # one stack has one prefix. Under another one lies another model, as a teacher beside its student
     matches = row.match(names)
-    prefixes = sorted({match["prefix"] for _, match in matches})
+    prefixes = sorted({match["prefix"] for match in matches})
     require(len(prefixes) == 1, f"{row.model_type}: attention layers under each of {' and '.join(prefixes)!r}")
 
     # sort the weights by layer: {0: {"q_proj": "model.layers.0.self_attn.q_proj.weight", "k_proj": ...}, 1: ...}
     weights_of = defaultdict(dict)
-    for weight, match in matches:
-        name = weights_of[int(match["i"])].setdefault(weight, match[0])
+    for match in matches:
+        name = weights_of[int(match["i"])].setdefault(match["weight"], match[0])
         require(name == match[0], f"{name} and {match[0]} have the same number: remove one of them")
 
     # config and files must agree: each layer to be scored is whole, and no layer comes after the last one
@@ -167,8 +167,7 @@ def find_layers(row, names, config, shapes):
         layers.append(layer)
 
     # what lies in the other layers is not scored, whatever it is called
-    _, match = matches[0]
-    start = match.string[: match.start("i")]  # all layers are called so, before their number: model.layers.
+    start = matches[0].string[: matches[0].start("i")]  # all layers are called so, before their number: model.layers.
     others = tuple(f"{start}{i}." for i in range(end) if i not in numbers)
     return layers, {name for name in names if name.startswith(others)}, left_out
 
