@@ -24,7 +24,12 @@ QK_WORD = re.compile(rf"(?<![a-zA-Z])({QUERY}|key|k|K|wk|wK|Wk|WK|kv)(?![a-zA-Z]
 #     c_attn.bias, q_norm.weight, k_proj.weight, faq_proj, and mamba.in_proj, which is no attention       do not
 LIKE_QUERY = re.compile(rf"(.*[._])?({QUERY}|attn\.attn|(attn|attention|mha)(\.self)?\.in_proj)(_?\d+)?"
                         r"(_?(proj|lin|linear|net|layer|weight|a_proj|b_proj))?(\.linear)?(\.weight)?")
-CROSS = re.compile(r"cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention")
+# The number of a layer: h.0.attn.c_attn has one. pooler.query.weight has none, so it lies in no layer.
+IN_LAYER = re.compile(r"(^|\.)\d+\.")
+# Words of cross-attention after the last of such numbers: decoder.layers.0.encoder_attn.q_proj.weight has one, and
+# cross_encoder.layers.0.self_attn.q_proj.weight has not.
+CROSS = re.compile(r"(^|\.)\d+\.(?!.*\.\d+\.).*"
+                   r"(cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention)")
 # Weights that something else is added to or multiplied with: parametrizations, PEFT's base_layer, prune's weight_orig.
 WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
 PREDICTING = "mtp", "mtp_block", "mtp_layers"  # modules that predict further tokens, in any model
@@ -40,28 +45,6 @@ REMEDIES = {
 def is_of(name, modules):
     """Returns whether one of these modules is in the path of a tensor, as tower is in model.tower.0.q.weight."""
     return any(f".{module}." in f".{name}." for module in modules)
-
-
-def is_cross_attention(name):
-    """Returns whether a tensor belongs to cross-attention, by what comes after the last number in its name."""
-    # decoder.layers.0.encoder_attn.q_proj.weight does, and cross_encoder.layers.0.self_attn.q_proj.weight does not
-    _, *after = re.split(r"(?:^|\.)\d+\.", name)
-    return bool(after and CROSS.search(after[-1]))
-
-
-def looks_like_query(name, shape):
-    """Returns whether a tensor may hold the queries of a layer, alone or with the keys."""
-    # h.0.attn.c_attn.weight (3 C, C) may. Its bias has one dimension. pooler.query.weight has no number, so no layer
-    return len(shape) > 1 and is_in_layer(name) and LIKE_QUERY.fullmatch(name) is not None
-
-
-def pools_tokens(name, shape):
-    """Returns whether a tensor may hold queries outside of layers, as head.attention.in_proj_weight of SigLIP does."""
-    return len(shape) > 1 and not is_in_layer(name) and LIKE_QUERY.fullmatch(name) is not None
-
-
-def is_in_layer(name):
-    return re.search(r"(^|\.)\d+\.", name) is not None
 
 
 def refuse_changed(layers, names, unscored):

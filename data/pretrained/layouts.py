@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from .beside import PREDICTING, is_cross_attention, is_of, looks_like_query, pools_tokens, refuse_changed
+from .beside import CROSS, IN_LAYER, LIKE_QUERY, PREDICTING, is_of, refuse_changed
 from . import CheckpointError, forms, only_checkpoint_errors, require
 from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_causal, pick, read_size, read_sizes,
                            softmax_layers)
@@ -67,7 +67,10 @@ def stacks_of_parts(config, shapes):
         teacher.block.0.layer.0.SelfAttention.q      has no place: refused
     """
     model_type = pick(config, str, "model_type")
-    queries = {name for name in shapes if looks_like_query(name, shapes[name])}
+    # h.0.attn.c_attn.weight (3 C, C) is like a query, and its bias, which has one dimension, is not
+    like_queries = {name for name, shape in shapes.items() if len(shape) > 1 and LIKE_QUERY.fullmatch(name)}
+    queries = {name for name in like_queries if IN_LAYER.search(name)}
+    pooling = like_queries - queries  # as head.attention.in_proj_weight of SigLIP
 
     # 1) set aside what nobody wants scored: modules that the table names, and those that predict further tokens
     unscored = set().union(*[row.unscored for row in TABLE.get(model_type, [])])
@@ -94,13 +97,13 @@ def stacks_of_parts(config, shapes):
 
             accounted_for |= elsewhere | refuse_changed(layers, part.names, row.unscored)
             # subtle: any tensor called like a weight of this row, even k_proj, needs a place as a query does
-            queries |= {name for name in part.names if not {*row.weights}.isdisjoint(name.split("."))}
+            queries |= {name for name in part.names if is_of(name, row.weights)}
 
     # 3) by now every query has its place. If one is left over, we do not know this model after all
-    cross = {name for name in queries if is_cross_attention(name)}
+    cross = {name for name in queries if CROSS.search(name)}
     if cross:
         left_out.append("cross-attention")
-    if any(pools_tokens(name, shapes[name]) and not is_cross_attention(name) for name in shapes):
+    if pooling:
         left_out.append("attention that pools tokens")
     left = sorted(queries - accounted_for - cross)
     reason = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
@@ -211,6 +214,6 @@ def count_layers(row, config, weights_of):
 def advice(queries):
     """Returns what to do with a model whose layers are not known. queries: the names that look like queries."""
     # the first word that is a number becomes {i}: h.0.conv1.q and h.1.conv1.q -> h.{i}.conv1.q
-    patterns = {re.sub(r"(^|\.)\d+(?=\.)", r"\1{i}", name, count=1) for name in queries if not is_cross_attention(name)}
+    patterns = {re.sub(r"(^|\.)\d+(?=\.)", r"\1{i}", name, count=1) for name in queries if not CROSS.search(name)}
     return (f"its queries may be {', '.join(sorted(patterns)[:6]) or 'anywhere'}: score its layers in Python with "
             "score_layers, or add a line to layouts.csv (data/pretrained/README.md)")
