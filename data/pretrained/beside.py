@@ -63,28 +63,22 @@ def refuse_changed(layers, names, unscored):
         words_of.setdefault(block, set()).add(word)
 
     inside = set()
-    for name in names:
-        # h.0.attn.q.bias may lie in the blocks "", h, h.0, h.0.attn and h.0.attn.q: try all of them
-        path = name.split(".")
-        for n, first in enumerate(path):
-            block = ".".join(path[:n])
-            words = words_of.get(block)
-            if not words:
+    for block, words in words_of.items():
+        start = f"{block}."
+        *above, last = block.split(".")
+        is_layer = last.isdigit() and not any(word.isdigit() for word in above)  # h.0, and not h.0.expert.3
+        for name in names:
+            if not name.startswith(start):
                 continue
 
-            # a layer (h.0, whose only number ends it; not h.0.expert.3) or a model that holds q and k itself has other
-            # things, too: only what is called like q or k is beside them
-            numbers = [part for part in path[:n] if part.isdigit()]
-            is_layer = n == 0 or numbers == [path[n - 1]]
-            is_called_after = QK_WORD.search(first) or first.startswith(tuple(words))
-            if is_layer and not is_called_after:
+            # a layer that holds q and k itself has other things, too: only what is called like q or k is beside them
+            first, _, rest = name.removeprefix(start).partition(".")
+            if is_layer and not QK_WORD.search(first) and not first.startswith(tuple(words)):
                 continue
 
             # what lies beside them is one of them, or has to be known: in the module of a weight, or as another one
             inside.add(name)
-            is_harmless = first in HARMLESS
-            if first in words:
-                is_harmless = ".".join(path[n + 1 :]) in OF_WEIGHT
+            is_harmless = rest in OF_WEIGHT if first in words else first in HARMLESS
             require(is_harmless or name in scored or is_of(name, unscored), why_refused(name))
     return inside
 
