@@ -3,13 +3,11 @@ Reads layouts.csv, which says for each model_type where the queries and keys of 
 that a model and each of its parts need, and reads sizes from config.json. README.md says how to add a row.
 """
 
-import csv
 import re
 from collections import defaultdict
-from pathlib import Path
 from typing import NamedTuple
 
-from . import require
+from . import read_table, require
 
 
 def pick(config, kind, *keys, default=None):
@@ -51,13 +49,12 @@ class Row(NamedTuple):
 
 
 TABLE = defaultdict(list)  # {model_type: its rows, in their order}
-with open(Path(__file__).parent / "layouts.csv", encoding="utf-8", newline="") as file:
-    for line in csv.DictReader(file):
-        for column in "n_layer", "n_head", "head_dim", "n_shared":
-            line[column] = int(line[column]) if line[column] else None
-        for column in "weights", "unscored":
-            line[column] = line[column].split()
-        TABLE[line["model_type"]].append(Row(**line))
+for line in read_table("layouts.csv"):
+    for column in "n_layer", "n_head", "head_dim", "n_shared":
+        line[column] = int(line[column]) if line[column] else None
+    for column in "weights", "unscored":
+        line[column] = line[column].split()
+    TABLE[line["model_type"]].append(Row(**line))
 
 
 # Parts that have a config of their own inside of config.json, such as the image tower and the text of CLIP.

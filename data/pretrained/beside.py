@@ -4,15 +4,12 @@ its bias or in beside.csv, or the model is refused. So no adapter, parametrizati
 unnoticed, whatever it is called.
 """
 
-import csv
 import re
-from pathlib import Path
 
-from . import require
+from . import read_table, require
 
 # Names in a block of attention that change no query or key: outputs, norms, positions, masks and biases.
-with open(Path(__file__).parent / "beside.csv", encoding="utf-8", newline="") as file:
-    HARMLESS = {line["name"] for line in csv.DictReader(file)}
+HARMLESS = {line["name"] for line in read_table("beside.csv")}
 # Names in the module of a weight: its bias, Gemma's ranges of clipped activations, what TransformerEngine saves.
 OF_WEIGHT = {"bias", "linear.bias", "input_min", "input_max", "output_min", "output_max", "_extra_state"}
 # What weights are called that hold queries, alone or with keys.

@@ -3,7 +3,6 @@ Where the bytes of a checkpoint are: a folder of this machine, or a repository o
 from the local cache or else by byte ranges over HTTP. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work here, too.
 """
 
-import csv
 import difflib
 import os
 import sys
@@ -19,7 +18,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_ba
 from tqdm import tqdm
 
 from .. import printable
-from . import only_checkpoint_errors, require
+from . import only_checkpoint_errors, read_table, require
 
 SUFFIXES = ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.json"  # what files that can be read end with
 WAIT = 10  # seconds without a byte
@@ -94,8 +93,7 @@ def find_source(name):
     """Returns a path or a Hub id as it is, and the Hub id of a name in models.csv."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
-    with open(Path(__file__).parents[1] / "published/models.csv", encoding="utf-8", newline="") as f:
-        ids = {row["name"]: row["hub_id"] for row in csv.DictReader(f)}
+    ids = {row["name"]: row["hub_id"] for row in read_table("../published/models.csv")}
     model, at, revision = name.partition("@")
     near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
     require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
