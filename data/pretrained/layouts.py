@@ -84,9 +84,8 @@ def stacks_of_parts(config, shapes):
     # 2) find the layers: part by part (a CLIP has vision and text), and stack by stack (a T5 has encoder and decoder)
     stacks, accounted_for = [], set()
     for part in find_parts(config, names):
-        require_known(part, queries)
-        rows = [row for row in part.rows if row.match(part.names)]
-        left_out += missing_stacks(part, rows)
+        rows, missing_stacks = find_rows(part, queries)
+        left_out += missing_stacks
         for row in rows:
             layers, elsewhere, left_layers = find_layers(row, part.names, part.config, shapes)
             left_out += left_layers
@@ -111,24 +110,23 @@ def stacks_of_parts(config, shapes):
     return stacks, left_out
 
 
-def require_known(part, queries):
-    """Raises CheckpointError if a part with queries is of a type that the table does not have."""
-    if part.rows or (part.name and queries.isdisjoint(part.names)):  # a part without queries may be anything
-        return
+def find_rows(part, queries):
+    """Returns the rows of the table that match tensors of a part, and in words which stacks are not in these files."""
+    # the table has to know it, or else a part without queries may be anything
+    is_known = part.rows or (part.name and queries.isdisjoint(part.names))
     reason = f"model_type {part.model_type!r} is not known" if part.model_type else "no config.json says its type"
-    raise CheckpointError(f"{reason}: {advice(part.names & queries)}")
+    require(is_known, f"{reason}: {advice(part.names & queries)}")
 
 
-def missing_stacks(part, rows):
-    """Returns in words which stacks of a part are not in these files. rows: its rows that match something."""
+    rows = [row for row in part.rows if row.match(part.names)]
     stacks = {row.stack for row in rows}
     paths = " and ".join(row.path for row in rows)
     require(len(stacks) == len(rows), f"{part.model_type}: layers under two kinds of names: {paths}")
     if part.name:  # a part may use one of its two stacks
-        return [] if rows or not part.rows else [f"no attention of the {part.name} is in these files"]
+        return rows, [] if rows or not part.rows else [f"no attention of the {part.name} is in these files"]
     # a T5 may be saved without its decoder. Other stacks need not be there, as the adapter of a Wav2Vec2-BERT
     sides = {row.stack for row in part.rows} & {"encoder", "decoder"}
-    return [f"the {side} is not in these files" for side in sorted(sides - stacks)]
+    return rows, [f"the {side} is not in these files" for side in sorted(sides - stacks)]
 
 
 def find_layers(row, names, config, shapes):
