@@ -138,6 +138,7 @@ class Sizes(NamedTuple):
     n_head: int | None  # H
     n_kv_head: int | None  # Hkv; None: take it from the shape of k, or H in a fused tensor
     head_dim: int | None  # D; None: C / H
+    config: dict  # where a few forms find more of them
 
 
 def read_size(name, row, config):
@@ -202,4 +203,5 @@ def read_sizes(row, config, i):
         if pick(config, bool, "attention_k_eq_v"):
             of_layer["num_key_value_heads"] = pick(of_layer, int, "num_global_key_value_heads", "num_key_value_heads")
     of_layer |= pick(pick(config, dict, "per_layer_config", default={}), dict, str(i), default={})  # as it is saved
-    return Sizes(*[read_size(name, row, of_layer) for name in Sizes._fields])
+    sizes = [read_size(name, row, of_layer) for name in ("n_head", "n_kv_head", "head_dim")]
+    return Sizes(*sizes, config)

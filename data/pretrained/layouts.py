@@ -26,18 +26,17 @@ class Layer(NamedTuple):
     names: tuple  # which tensors hold q and k
     form: str  # a function of forms.py
     sizes: Sizes
-    config: dict  # what some of these need beside the sizes
 
     def heads(self, tensors):
         """Returns w_q (n_head, C, D), w_k (n_kv_head, C, D) as stored. Raises CheckpointError if shapes do not fit."""
         weights = [tensors[name] for name in self.names]
         try:
-            q, k = getattr(forms, self.form)(weights, self.sizes, self.config)
+            q, k = getattr(forms, self.form)(weights, self.sizes)
             fits = q.ndim == 3 and q.shape[1:] == k.shape[1:] and len(q) == self.sizes.n_head and len(q) % len(k) == 0
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             fits = False
         shapes = ", ".join(f"{name} {tuple(tensors[name].shape)}" for name in self.names)
-        require(fits, f"{shapes} do not fit n_head, n_kv_head, head_dim = {tuple(self.sizes)}")
+        require(fits, f"{shapes} do not fit n_head, n_kv_head, head_dim = {self.sizes[:3]}")
         return q.mT, k.mT
 
 
@@ -163,7 +162,7 @@ def find_layers(row, names, config, shapes):
         tensors = tuple(weights_of[i][weight] for weight in row.weights)
         sizes = read_sizes(row, config, i)
         require(sizes.n_head, f"{row.model_type}: config.json has no number of heads")
-        layer = Layer(i, tensors, row.form, sizes, config)
+        layer = Layer(i, tensors, row.form, sizes)
         layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})
         layers.append(layer)
 
