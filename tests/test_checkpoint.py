@@ -16,7 +16,7 @@ import analyze
 from data.pretrained.checkpoint import open_checkpoint
 from data.pretrained.folders import find_source
 from tests.toy import (CONFIG, FILE, INDEX, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
-                       one_line, read, refusal, stacks_of)
+                       layers_of, one_line, read, refusal)
 
 BIN = "pytorch_model.bin"
 
@@ -215,10 +215,10 @@ def of_ours():
 @pytest.mark.parametrize("files, file", [(of_nanogpt(), "ckpt.pt"), (of_ours(), "")])
 def test_training_scripts_have_their_own_config(tmp_path, files, file):
     opened = open_checkpoint(folder(tmp_path / "out", files, None) / file)
-    [stack] = stacks_of(opened)
-    assert stack.causal and len(stack.layers) == N
-    groups = opened.stream([layer.names for layer in stack.layers])
-    for layer, tensors, q, k in zip(stack.layers, groups, Q, K):
+    layers = layers_of(opened)
+    assert [(layer.stack, layer.causal) for layer in layers] == N * [("", True)]
+    groups = opened.stream([layer.names for layer in layers])
+    for layer, tensors, q, k in zip(layers, groups, Q, K):
         w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D)
         assert len(w_q) == len(w_k) == H
         assert torch.equal(torch.cat([*w_q], 1), q.T) and torch.equal(torch.cat([*w_k], 1), k.T)

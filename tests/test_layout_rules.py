@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data.pretrained import CheckpointError
-from data.pretrained.layouts import find_stacks
+from data.pretrained.layouts import find_layers
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 BOTH = range(2)  # layers
@@ -70,11 +70,12 @@ FOUND = {  # config, names; for each stack: causal, layers, query heads, key hea
 def test_what_is_found(config, names, stacks):
     meta = {name: torch.empty(shape, device="meta") for name, shape in names.items()}
     seen = {}
-    found, _ = find_stacks(config, names)
-    for stack in found:
-        assert [layer.index for layer in stack.layers] == [*range(len(stack.layers))]
-        w_q, w_k = stack.layers[-1].heads(meta)
-        seen[stack.name] = (stack.causal, len(stack.layers), len(w_q), len(w_k))
+    found, _ = find_layers(config, names)
+    for layer in found:
+        before = seen.get(layer.stack, (layer.causal, 0))
+        assert before[:2] == (layer.causal, layer.index)
+        w_q, w_k = layer.heads(meta)
+        seen[layer.stack] = (layer.causal, layer.index + 1, len(w_q), len(w_k))
     assert seen == stacks
 
 
@@ -90,12 +91,12 @@ def test_what_is_found(config, names, stacks):
 ])
 def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is_there(keys, layers):
     config = LLAMA | {"num_hidden_layers": 8} | keys
-    [stack], left_out = find_stacks(config, llama(layers))
-    assert [layer.index for layer in stack.layers] == layers
+    found, left_out = find_layers(config, llama(layers))
+    assert [(layer.stack, layer.index) for layer in found] == [("", i) for i in layers]
     assert left_out == [f"{8 - len(layers)} of 8 layers, which have no self-attention with a softmax"]
     for lost in layers:
         with pytest.raises(CheckpointError, match=f"layer {lost} missing: get all files.*layer_types"):
-            find_stacks(config, llama(i for i in layers if i != lost))
+            find_layers(config, llama(i for i in layers if i != lost))
 
 
 UNKNOWN_RULE = LLAMA | {"num_hidden_layers": 8, "linear_attn_config": {"head_dim": 8}}
@@ -103,10 +104,10 @@ UNKNOWN_RULE = LLAMA | {"num_hidden_layers": 8, "linear_attn_config": {"head_dim
 
 def test_where_the_config_has_a_rule_that_is_not_known_layers_with_queries_and_keys_are_scored_and_counted():
     others = {f"model.layers.{i}.self_attn.q_proj.weight": (32, 32) for i in (0, 1)}  # Kimi's layers have these, too
-    [stack], left_out = find_stacks(UNKNOWN_RULE, llama([3, 7]) | others)
-    assert [layer.index for layer in stack.layers] == [3, 7]
+    found, left_out = find_layers(UNKNOWN_RULE, llama([3, 7]) | others)
+    assert [(layer.stack, layer.index) for layer in found] == [("", 3), ("", 7)]
     assert left_out == ["6 of 8 layers, which have no queries and keys"]
-    assert find_stacks(UNKNOWN_RULE, llama(range(8)))[1] == []
+    assert find_layers(UNKNOWN_RULE, llama(range(8)))[1] == []
 
 
 SHARED_KEYS = "15 of 17 layers, which take the keys of earlier ones"
@@ -136,7 +137,7 @@ LEFT_OUT = [  # config, names, in words what is left out
 
 @pytest.mark.parametrize("config, names, left_out", LEFT_OUT)
 def test_what_is_left_out_is_told(config, names, left_out):
-    assert find_stacks(config, names)[1] == left_out
+    assert find_layers(config, names)[1] == left_out
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ REFUSED = [  # config, names, what is said
 @pytest.mark.parametrize("config, names, message", REFUSED)
 def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message.replace("{", r"\{")) as error:
-        find_stacks(config, names)
+        find_layers(config, names)
     assert "\n" not in str(error.value)
 
 
@@ -207,6 +208,6 @@ def test_attention_that_pools_tokens_is_named_as_left_out():
                   vision_config=dict(num_hidden_layers=2, num_attention_heads=4))
     shapes = {f"{part}_model.encoder.layers.{i}.self_attn.{x}_proj.weight": (32, 32)
               for part in ("text", "vision") for i in range(2) for x in "qk"}
-    assert find_stacks(config, shapes)[1] == []
+    assert find_layers(config, shapes)[1] == []
     shapes["vision_model.head.attention.in_proj_weight"] = (96, 32)
-    assert find_stacks(config, shapes)[1] == ["attention that pools tokens"]
+    assert find_layers(config, shapes)[1] == ["attention that pools tokens"]

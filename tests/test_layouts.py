@@ -1,6 +1,6 @@
 """
 data/pretrained/layouts.py against transformers: for a tiny random model of every family (tests/tiny_models.py), saved
-and read back, W_q and W_k of find_stacks must give the products of queries and keys that the model's own attention
+and read back, W_q and W_k of find_layers must give the products of queries and keys that the model's own attention
 computes from basis vectors.
 
     python -m pytest tests/test_layouts.py -k MODEL_TYPE
@@ -14,11 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.pretrained.architectures import NO_SOFTMAX, TABLE
-from data.pretrained.layouts import find_stacks
+from data.pretrained.layouts import find_layers
 from data.pretrained.checkpoint import open_checkpoint
 from tests.tiny_models import (CASES, NOT_RUN, build, configuration_auto, inputs, saved, shapes, small_config,
                                transformers)
-from tests.toy import stacks_of
+from tests.toy import layers_of
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
@@ -165,15 +165,15 @@ def run(model, attention, reads, n, t):
 def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, tmp_path):
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
-    found, _ = find_stacks(config, shapes(tensors))
-    layers = {(stack.name, layer.index): layer.heads(tensors) for stack in found for layer in stack.layers}
+    found, _ = find_layers(config, shapes(tensors))
+    layers = {(layer.stack, layer.index): layer.heads(tensors) for layer in found}
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
         model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
-    require_same(found, tensors, find_stacks(on_the_hub(config), shapes(tensors))[0], tensors)
+    require_same(found, tensors, find_layers(on_the_hub(config), shapes(tensors))[0], tensors)
     in_memory = open_checkpoint(model)
     loaded = {name: info.read() for name, info in in_memory.tensors.items()}
-    require_same(found, tensors, stacks_of(in_memory), loaded)
+    require_same(found, tensors, layers_of(in_memory), loaded)
     if kind in NOT_RUN:
         assert len(layers) == len(probe.names)
         return
@@ -186,7 +186,7 @@ def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, 
         matches[module] = [key for key, weights in layers.items() if any(agree(*pair, *weights) for pair in pairs)]
     assert matches.keys() == {*probe.names.values()}
     assert sorted(key for keys in matches.values() for key in keys) == sorted(layers)
-    causal = {stack.name: stack.causal for stack in found}
+    causal = {layer.stack: layer.causal for layer in found}
     for module, [(stack, index)] in matches.items():
         assert str(index) in module.split(".")
         assert causal[stack] == (None if (kind, stack) == ("paligemma", "text") else probe.causal[module])
@@ -211,14 +211,12 @@ def on_the_hub(config):
 
 def require_same(found, tensors, also, others):
     """
-    Both have the same stacks of layers with the same W_qk in each head. (Not the same weights: some files hold the rows
+    Both have the same layers with the same W_qk in each head. (Not the same weights: some files hold the rows
     of a head in another order.)
     """
-    assert [(stack.name, stack.causal) for stack in found] == [(stack.name, stack.causal) for stack in also]
-    for stack, same in zip(found, also):
-        assert [layer.index for layer in stack.layers] == [layer.index for layer in same.layers]
-        for one, two in zip(stack.layers, same.layers):
-            torch.testing.assert_close(wqk_of_heads(*one.heads(tensors)), wqk_of_heads(*two.heads(others)))
+    assert [layer[:3] for layer in found] == [layer[:3] for layer in also]  # stack, causal and index
+    for one, two in zip(found, also):
+        torch.testing.assert_close(wqk_of_heads(*one.heads(tensors)), wqk_of_heads(*two.heads(others)))
 
 
 def model_types(config):
@@ -271,10 +269,10 @@ def test_other_names_and_another_model_type_of_it_give_the_same_layers(kind, oth
     config, tensors = saved(model, tmp_path)
     others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()}
     assert others.keys() != tensors.keys() or other != kind
-    found, _ = find_stacks(config, shapes(tensors))
-    also, _ = find_stacks(config | {"model_type": other}, shapes(others))
+    found, _ = find_layers(config, shapes(tensors))
+    also, _ = find_layers(config | {"model_type": other}, shapes(others))
     if other == "sl_model":  # it is not told whether it has a mask
-        also = [stack._replace(causal=False) for stack in also]
+        also = [layer._replace(causal=False) for layer in also]
     require_same(found, tensors, also, others)
 
 
@@ -322,6 +320,6 @@ FUSED = [  # the weight of layer 0, its projection as in that code, the number o
 def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_head, config):
     weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
     q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
-    [stack], _ = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
-    w_q, w_k = stack.layers[0].heads({name: weight})
+    [layer], _ = find_layers(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
+    w_q, w_k = layer.heads({name: weight})
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from data.pretrained import CheckpointError
 from data.pretrained.checkpoint import open_checkpoint
-from data.pretrained.layouts import find_stacks
+from data.pretrained.layouts import find_layers
 
 N_LAYER, N_EMBD = 4, 256
 CONFIG = b'{"model_type": "toy", "num_hidden_layers": 4}'
@@ -57,8 +57,8 @@ def read(source, groups=GROUPS, weights=WEIGHTS):
     return opened
 
 
-def stacks_of(opened):
-    return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})[0]
+def layers_of(opened):
+    return find_layers(opened.config, {name: info.shape for name, info in opened.tensors.items()})[0]
 
 
 def one_line(call) -> str:

@@ -1,8 +1,8 @@
 """
 Finds the query and key weights of the self-attention layers in a pretrained Transformer.
 
-    stacks, left_out = find_stacks(config, shapes)  # from config.json, and from the names and shapes of all tensors
-    w_q, w_k = stacks[0].layers[0].heads(tensors)   # (H, C, D), (Hkv, C, D), from the tensors of this layer
+    layers, left_out = find_layers(config, shapes)  # from config.json, and from the names and shapes of all tensors
+    w_q, w_k = layers[0].heads(tensors)             # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
 layouts.csv says where each model has these weights, architectures.py which of its rows a model needs, beside.py what
@@ -22,7 +22,9 @@ from .architectures import (KINDS_OF_LAYERS, TABLE, Sizes, find_parts, mask_is_c
 
 
 class Layer(NamedTuple):
-    index: int  # its number in the model
+    stack: str  # encoder, vision, ...; "" if the model has one stack
+    causal: bool | None  # None: the mask is not known
+    index: int  # its number in the stack
     names: tuple  # which tensors hold q and k
     form: str  # a function of forms.py
     sizes: Sizes
@@ -40,17 +42,11 @@ class Layer(NamedTuple):
         return q.mT, k.mT
 
 
-class Stack(NamedTuple):
-    name: str  # "" if the model has one stack
-    causal: bool | None  # None: the mask is not known
-    layers: list
-
-
 @only_checkpoint_errors("config.json, or a shape,")
-def find_stacks(config, shapes):
-    """Returns a list of Stacks, and what is left out, in words. Raises CheckpointError if q and k are not certain."""
+def find_layers(config, shapes):
+    """Returns a list of Layers, and what is left out, in words. Raises CheckpointError if q and k are not certain."""
     try:
-        return stacks_of_parts(config, shapes)
+        return layers_of_model(config, shapes)
     except CheckpointError as e:
         method = pick(config, dict, "quantization_config", default={}).get("quant_method")
         require(not method, f"quantised weights ({method}): score the model it was made from, or write it out as "
@@ -58,9 +54,9 @@ def find_stacks(config, shapes):
         raise
 
 
-def stacks_of_parts(config, shapes):
+def layers_of_model(config, shapes):
     """
-    Finds the stacks by the table, and refuses the model if a query is left over. So of a T5:
+    Finds the layers by the table, and refuses the model if a query is left over. So of a T5:
         decoder.block.0.layer.0.SelfAttention.q      is scored
         decoder.block.0.layer.1.EncDecAttention.q    belongs to cross-attention, so it may be left
         teacher.block.0.layer.0.SelfAttention.q      has no place: refused
@@ -81,19 +77,19 @@ def stacks_of_parts(config, shapes):
     queries &= names
 
     # 2) find the layers: part by part (a CLIP has vision and text), and stack by stack (a T5 has encoder and decoder)
-    stacks, accounted_for = [], set()
+    layers, accounted_for = [], set()
     for part in find_parts(config, names):
         rows, missing_stacks = find_rows(part, queries)
         left_out += missing_stacks
         for row in rows:
-            layers, elsewhere, left_layers = find_layers(row, part.names, part.config, shapes)
-            left_out += left_layers
             stack = part.name or row.stack  # vision, encoder, or ""
             if part.name and row.stack and len(rows) > 1:
                 stack = f"{part.name}.{row.stack}"  # vision.global
-            stacks.append(Stack(stack, mask_is_causal(row, part.config), layers))
+            found, elsewhere, left_layers = layers_of_stack(stack, row, part.names, part.config, shapes)
+            layers += found
+            left_out += left_layers
 
-            accounted_for |= elsewhere | refuse_changed(layers, part.names, row.unscored)
+            accounted_for |= elsewhere | refuse_changed(found, part.names, row.unscored)
             # subtle: any tensor called like a weight of this row, even k_proj, needs a place as a query does
             queries |= {name for name in part.names if is_of(name, row.weights)}
 
@@ -105,8 +101,8 @@ def stacks_of_parts(config, shapes):
         left_out.append("attention that pools tokens")
     left = sorted(queries - accounted_for - cross)
     reason = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
-    require(stacks and not left, f"{model_type}: {reason}: {advice(queries)}")
-    return stacks, left_out
+    require(layers and not left, f"{model_type}: {reason}: {advice(queries)}")
+    return layers, left_out
 
 
 def find_rows(part, queries):
@@ -116,11 +112,11 @@ def find_rows(part, queries):
     reason = f"model_type {part.model_type!r} is not known" if part.model_type else "no config.json says its type"
     require(is_known, f"{reason}: {advice(part.names & queries)}")
 
-
     rows = [row for row in part.rows if row.match(part.names)]
     stacks = {row.stack for row in rows}
     paths = " and ".join(row.path for row in rows)
     require(len(stacks) == len(rows), f"{part.model_type}: layers under two kinds of names: {paths}")
+
     if part.name:  # a part may use one of its two stacks
         return rows, [] if rows or not part.rows else [f"no attention of the {part.name} is in these files"]
     # a T5 may be saved without its decoder. Other stacks need not be there, as the adapter of a Wav2Vec2-BERT
@@ -128,7 +124,7 @@ def find_rows(part, queries):
     return rows, [f"the {side} is not in these files" for side in sorted(sides - stacks)]
 
 
-def find_layers(row, names, config, shapes):
+def layers_of_stack(stack, row, names, config, shapes):
     """
     Returns the layers of a stack, exactly those of the config; the names of the tensors in its other layers; and in
     words which layers are left out. Example: the row layers.{i}.self_attn with q_proj and k_proj
@@ -162,7 +158,7 @@ def find_layers(row, names, config, shapes):
         tensors = tuple(weights_of[i][weight] for weight in row.weights)
         sizes = read_sizes(row, config, i)
         require(sizes.n_head, f"{row.model_type}: config.json has no number of heads")
-        layer = Layer(i, tensors, row.form, sizes)
+        layer = Layer(stack, mask_is_causal(row, config), i, tensors, row.form, sizes)
         layer.heads({name: torch.empty(shapes[name], device="meta") for name in tensors})
         layers.append(layer)
 

@@ -19,7 +19,7 @@ from analyze import (GAMMA, SEED, balance, excess, heads_of, in_float64, limit_o
 from .. import printable
 from . import CheckpointError, only_checkpoint_errors, require, tables  # the first is analyze.CheckpointError, too
 from .checkpoint import Checkpoint, gathered, open_checkpoint, require_float
-from .layouts import find_stacks
+from .layouts import find_layers
 
 DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
 MATRICES = 512  # and so many matrices are made of these norms
@@ -120,21 +120,20 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
         # 1) find out where q and k are, from the config and the names and shapes of tensors
         opened = open_checkpoint(source)
         shapes = {key: tensor.shape for key, tensor in opened.tensors.items()}
-        stacks, left_out = find_stacks(opened.config, shapes)
-        layers = [(stack, layer) for stack in stacks for layer in stack.layers]
+        layers, left_out = find_layers(opened.config, shapes)
 
         # 2) read these alone, and only a few layers ahead: a model may be larger than the memory
-        stream = opened.stream([layer.names for _, layer in layers])
+        stream = opened.stream([layer.names for layer in layers])
         bar = tqdm(stream, name, len(layers), leave=False, unit="layer", disable=None)
-        for (stack, layer), tensors in zip(layers, bar):
+        for layer, tensors in zip(layers, bar):
             w_q, w_k = [heads.to(device) for heads in layer.heads(tensors)]  # (H, C, D), (Hkv, C, D)
             rows += rows_of_layer(w_q, w_k, gamma, per_head, layer.names[0],
-                                  layer=layer.index, stack=stack.name, causal=stack.causal)
+                                  layer=layer.index, stack=layer.stack, causal=layer.causal)
 
     source = tables.known_as(source)
     table = tables.score_table(rows, model=name, source=source, params=opened.n_params, gamma=gamma)
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(opened.left_out + left_out)]))
-    return ScoredModel(table, note, opened, {(stack.name, layer.index): layer for stack, layer in layers})
+    return ScoredModel(table, note, opened, {(layer.stack, layer.index): layer for layer in layers})
 
 
 @torch.no_grad()
