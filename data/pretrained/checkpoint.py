@@ -77,6 +77,21 @@ def read_json(folder, file):
 class TensorInfo(NamedTuple):
     shape: tuple
     dtype: torch.dtype | str  # a text if it is not one of DTYPES
+def in_memory(x, where=()):
+    """Returns the TensorInfo of a tensor that is there already, or mapped into memory."""
+    return TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
+
+
+@only_checkpoint_errors("a tensor")
+def read_float(name, info):
+    """Returns a tensor in its own dtype, and if FSDP2 has spread it over processes, in one piece."""
+    require(info.dtype in DTYPES.values(), f"{name} is {info.dtype}: use a checkpoint in {', '.join(DTYPES)}; "
+            "FP8: multiply the weights by their scales first")  # they are no weights before that
+    tensor = info.read()
+    require(not tensor.is_meta, f"{name} is on the meta device: load the model without offloading it")
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
     where: tuple  # which bytes hold it: tied weights have the same
     read: Callable  # gives it as it is stored
 
@@ -132,7 +147,7 @@ def read_torch(folder, file):
     for name, x in state.items():
         if isinstance(x, torch.Tensor):
             where = (x.data_ptr(), x.numel()) if x.layout == torch.strided else id(x)
-            tensors[name] = TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
+            tensors[name] = in_memory(x, where)
     require(tensors, f"{file} holds {', '.join(map(str, state)):.250}, and no weights: save the state_dict() alone")
     folder.bytes_read.append(folder.size(file))
     return tensors, config_of_training(saved), left_out
@@ -185,33 +200,14 @@ class Checkpoint(NamedTuple):
         """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
         if self.folder is None:  # one after the other: processes that share a tensor have to gather it together
             for group in groups:
-                yield {name: self.read(name) for name in group}
+                yield {name: read_float(repr(name), self.tensors[name]) for name in group}
             return
         ahead = deque()  # the groups that are being read
         with ThreadPoolExecutor(8) as pool:
             for group in [*groups, *AHEAD * [[]]]:  # empty ones at the end push the last ones out
-                ahead.append({name: pool.submit(self.read, name) for name in group})
+                ahead.append({name: pool.submit(read_float, repr(name), self.tensors[name]) for name in group})
                 if len(ahead) > AHEAD:
-                    yield {name: tensor.result() for name, tensor in ahead.popleft().items()}
-
-    @only_checkpoint_errors("a tensor")
-    def read(self, name):
-        """Returns a tensor in its own dtype."""
-        info = self.tensors[name]
-        require_float(repr(name), info.dtype)
-        return gathered(repr(name), info.read())
-
-
-def require_float(name, dtype):
-    """Raises CheckpointError for numbers of a type that are no weights until they are multiplied by scales."""
-    require(dtype in DTYPES.values(), f"{name} is {dtype}: use a checkpoint in {', '.join(DTYPES)}; "
-            "FP8: multiply the weights by their scales first")
-
-
-def gathered(name, tensor):
-    """Returns a tensor that FSDP2 has spread over processes in one piece. Raises CheckpointError if it is offloaded."""
-    require(not tensor.is_meta, f"{name} is on the meta device: load the model without offloading it")
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+                    yield {name: tensor.result() for name, tensor in ahead.pop(0).items()}
 
 
 @only_checkpoint_errors("the checkpoint")
@@ -251,6 +247,5 @@ def read_module(module):
     has_config = hasattr(getattr(module, "config", None), "to_dict")
     config = module.config.to_dict() if has_config else {}
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())  # tied: all names
-    tensors = {name: TensorInfo(tuple(weight.shape), weight.dtype, (), weight.detach)
-               for name, weight in plain_names(weights).items()}
+    tensors = {name: in_memory(weight) for name, weight in plain_names(weights).items()}
     return Checkpoint(config, tensors, sum(weight.numel() for weight in module.parameters()))

@@ -18,7 +18,7 @@ from analyze import (GAMMA, SEED, balance, excess, heads_of, in_float64, limit_o
 
 from .. import printable
 from . import CheckpointError, only_checkpoint_errors, require, tables  # the first is analyze.CheckpointError, too
-from .checkpoint import Checkpoint, gathered, open_checkpoint, require_float
+from .checkpoint import Checkpoint, in_memory, open_checkpoint, read_float
 from .layouts import find_layers
 
 DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
@@ -89,11 +89,10 @@ def matrix_of(w):
         require(multiplies_by_weight(w), f"this {type(w).__name__} may not multiply by its weight alone (an adapter, a "
                 "mask, a scale, a hook): give matrices, .weight.T of the merged model")
         w = w.weight.T  # nn.Linear stores (out, in), and matrices come as (in, out)
-    w = torch.as_tensor(w)
-    require_float("a matrix", w.dtype)
+    w = read_float("a matrix", in_memory(torch.as_tensor(w)))
     require(w.ndim == 2, f"a tensor {tuple(w.shape)}, expected (C, H D): (H, C, D), as in TransformerLens, becomes it "
             "by .movedim(0, 1).flatten(1), and (C, H, D), as in Flax, by .reshape(C, -1)")
-    return gathered("a matrix", w)
+    return w
 
 
 def multiplies_by_weight(module):
