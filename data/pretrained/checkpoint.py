@@ -183,8 +183,7 @@ class Checkpoint(NamedTuple):
     tensors: dict  # {name in a plain model: TensorInfo}
     n_params: int  # how many elements the floating-point tensors have; tied ones count once
     folder: Folder | None = None  # None: it is in memory
-    size: int = 0  # bytes in all its files of weights
-    files: list = []  # their names
+    files: list = []  # names of those that hold its weights
     left_out: list = []  # what other models are in these files
 
     @property
@@ -192,9 +191,9 @@ class Checkpoint(NamedTuple):
         """In words, how much was read so far."""
         if self.folder is None:
             return "in memory"
-        n_read = min(self.size, sum(self.folder.bytes_read))
+        n_read, size = sum(self.folder.bytes_read), sum(map(self.folder.size, self.files))
         where = self.files[0] if len(self.files) == 1 else f"{len(self.files)} files"
-        return f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(self.size, 'B')} in {where}"
+        return f"read {tqdm.format_sizeof(n_read, 'B')} of {tqdm.format_sizeof(size, 'B')} in {where}"
 
     def stream(self, groups):
         """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
@@ -235,8 +234,7 @@ def open_checkpoint(source):
 
     # count parameters. Tied weights are the same bytes, so they have one key
     sizes = {info.where: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
-    size = sum(map(folder.size, files))
-    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, size, files, left_out)
+    return Checkpoint(config, plain_names(tensors), sum(sizes.values()), folder, files, left_out)
 
 
 def read_module(module):
