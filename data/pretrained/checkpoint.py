@@ -14,9 +14,7 @@ import math
 import pickle
 import re
 import zipfile
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Callable, NamedTuple
 
 import torch
@@ -54,9 +52,7 @@ def find_files(folder, name):
             "of the file of the model, get the index.json of its pieces, or convert it with save_pretrained")
 
     # 2) is it an index, or listed in one? Then the model is all files of this index
-    indexes = [file for file in folder.names if file.endswith(".index.json")]
-    if name.endswith(".json"):
-        indexes = [name]
+    indexes = [file for file in [name, *folder.names] if file.endswith(".index.json")]
     for file in indexes:
         file_of = read_json(folder, file)["weight_map"]
         if name == file or name in file_of.values():
@@ -77,6 +73,10 @@ def read_json(folder, file):
 class TensorInfo(NamedTuple):
     shape: tuple
     dtype: torch.dtype | str  # a text if it is not one of DTYPES
+    where: tuple  # which bytes hold it: tied weights have the same
+    read: Callable  # gives it as it is stored
+
+
 def in_memory(x, where=()):
     """Returns the TensorInfo of a tensor that is there already, or mapped into memory."""
     return TensorInfo(tuple(x.shape), x.dtype, where, x.detach)
@@ -90,10 +90,6 @@ def read_float(name, info):
     tensor = info.read()
     require(not tensor.is_meta, f"{name} is on the meta device: load the model without offloading it")
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-    where: tuple  # which bytes hold it: tied weights have the same
-    read: Callable  # gives it as it is stored
 
 
 def read_safetensors(folder, file):
@@ -201,7 +197,7 @@ class Checkpoint(NamedTuple):
             for group in groups:
                 yield {name: read_float(repr(name), self.tensors[name]) for name in group}
             return
-        ahead = deque()  # the groups that are being read
+        ahead = []  # the groups that are being read
         with ThreadPoolExecutor(8) as pool:
             for group in [*groups, *AHEAD * [[]]]:  # empty ones at the end push the last ones out
                 ahead.append({name: pool.submit(read_float, repr(name), self.tensors[name]) for name in group})
@@ -220,7 +216,7 @@ def open_checkpoint(source):
     files, file_of = find_files(folder, name)
     read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
     with ThreadPoolExecutor(8) as pool:
-        contents = dict(zip(files, pool.map(partial(read_file, folder), files)))
+        contents = dict(zip(files, pool.map(lambda file: read_file(folder, file), files)))
 
     # if there is an index, it says which file has a tensor, because others may have old copies
     tensors, config, left_out = contents[files[0]]
@@ -242,8 +238,8 @@ def read_module(module):
     while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
         module = module.module  # DDP
     require(not hasattr(module, "peft_config"), ADAPTER)
-    has_config = hasattr(getattr(module, "config", None), "to_dict")
-    config = module.config.to_dict() if has_config else {}
+    config = getattr(module, "config", None)
+    config = config.to_dict() if hasattr(config, "to_dict") else {}
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())  # tied: all names
     tensors = {name: in_memory(weight) for name, weight in plain_names(weights).items()}
     return Checkpoint(config, tensors, sum(weight.numel() for weight in module.parameters()))

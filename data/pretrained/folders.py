@@ -79,7 +79,7 @@ class HubFolder(Folder):
             with http_stream_backoff("GET", url, headers=headers, timeout=WAIT) as answer:
                 self.require_range(answer, file, asked)
                 answer.read()
-        return torch.from_numpy(numpy.frombuffer(bytearray(answer.content), numpy.uint8))
+        return torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
 
     def require_range(self, answer, file, asked):
         """Raises CheckpointError if an answer, by its headers, is not the range of a file that was asked for."""
