@@ -90,29 +90,29 @@ class HubFolder(Folder):
 
 
 def find_source(name):
-    """Returns a path or a Hub id as it is, and the Hub id of a name in models.csv."""
-    if os.path.exists(os.path.expanduser(name)) or "/" in name:
+    """Returns the Path of what is on this machine, or else a Hub id: as it is, or of a name in models.csv."""
+    path = os.path.expanduser(name)
+    if os.path.exists(path):
+        return Path(path)
+    if "/" in name:
         return name
     ids = {row["name"]: row["hub_id"] for row in read_table("../published/models.csv")}
     model, at, revision = name.partition("@")
     near = ", ".join(difflib.get_close_matches(model, ids)) or "none"
     require(model in ids, f"no model or folder of this name; the nearest names are {near}; a Hub id is org/name")
-    return ids[model] + at + revision
+    return find_source(ids[model] + at + revision)
 
 
 def open_folder(source):
-    """Returns the folder that a path or a Hub id leads to, and the name of a file in it, if any."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        where, _, revision = source.partition("@")
-        file = ""
-        if where.endswith(SUFFIXES):
-            where, _, file = where.rpartition("/")
-        with only_checkpoint_errors("no file or folder here, and from the Hub it"):
-            return open_repository(where, revision), file
-    if path.is_dir():
-        return Folder(path), ""
-    return Folder(path.parent), path.name
+    """Returns the folder that a Path or a Hub id leads to, and the name of a file in it, if any."""
+    if isinstance(source, Path):
+        return (Folder(source), "") if source.is_dir() else (Folder(source.parent), source.name)
+    where, _, revision = source.partition("@")
+    file = ""
+    if where.endswith(SUFFIXES):
+        where, _, file = where.rpartition("/")
+    with only_checkpoint_errors("no file or folder here, and from the Hub it"):
+        return open_repository(where, revision), file
 
 
 def open_repository(where, revision):

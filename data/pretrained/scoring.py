@@ -129,7 +129,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
             rows += rows_of_layer(w_q, w_k, gamma, per_head, layer.names[0],
                                   layer=layer.index, stack=layer.stack, causal=layer.causal)
 
-    source = tables.known_as(source)
+    source = tables.known_as(str(source)) if opened.folder else ""
     table = tables.score_table(rows, model=name, source=source, params=opened.n_params, gamma=gamma)
     note = "; left out: ".join(filter(None, [opened.note, "; ".join(opened.left_out + left_out)]))
     return ScoredModel(table, note, opened, {(layer.stack, layer.index): layer for layer in layers})

@@ -45,13 +45,10 @@ def score_table(rows, **common):
     return table.reindex(columns=list(types)).astype(types)  # what was not computed is an empty cell
 
 
-def known_as(source):
-    """Returns by what a model is known in a CSV: its path, its id on the Hub, or "" of a model in memory."""
-    if not isinstance(source, str | os.PathLike):
-        return ""
-    path_or_id = find_source(str(source))
-    path = Path(path_or_id).expanduser()
-    return printable(str(path.resolve() if path.exists() else path_or_id))
+def known_as(name):
+    """Returns by what a model is known in a CSV: its path, or its id on the Hub."""
+    source = find_source(name)
+    return printable(str(source.resolve() if isinstance(source, Path) else source))
 
 
 def whole_layers(table):
