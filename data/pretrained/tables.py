@@ -41,7 +41,7 @@ def score_table(rows, **common):
     require(COLUMNS.keys().isdisjoint(SCORES), f"a score has the name of a column: {', '.join(SCORES)}")
     first, *later = SCORES  # they come first, because pandas hides what is in the middle
     types = {name: COLUMNS.get(name, float) for name in ["layer", first, "symmetry_chance", *later, *COLUMNS]}
-    table = pandas.DataFrame([row | common for row in rows])
+    table = pandas.DataFrame(rows).assign(**common)
     return table.reindex(columns=list(types)).astype(types)  # what was not computed is an empty cell
 
 
