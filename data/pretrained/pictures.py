@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from functools import partial
 
 import numpy as np
 import pandas
@@ -21,19 +20,18 @@ def draw(scored, args):
     # a few models by layer, more of them by size, and checkpoints of one training by their number
     if args.plot:
         table = pandas.concat([model.table for model in scored])
-        stacks = table.groupby(STACK, sort=False)
-        named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
         plot, title = plot_layers, "Scores of each layer"
         legend = "dotted: mean symmetry, and 95 % range of directionality, by chance"
         common, number_of = find_numbers(table["model"].unique())
         if number_of and table["params"].nunique() == 1:
-            stacks = table.assign(checkpoint=table["model"].map(number_of)).groupby("stack", sort=False)
-            named = [(short(f"{common} {stack}".strip()), rows) for stack, rows in stacks]
-            plot, title = partial(plot_layers, x="checkpoint"), "Scores of checkpoints"
+            table = table.assign(checkpoint=table["model"].map(number_of), model=common, source=common)
+            title = "Scores of checkpoints"
             legend = f"line: median over layers; dots: layers; {legend}"
         elif len(scored) > LINES:
             plot, title = plot_sizes, "Scores of pretrained models by size"
             legend = "dots: median over layers; bars: quartiles"
+        stacks = table.groupby(STACK, sort=False)
+        named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
 
         height = HEIGHT + 0.1 * len(named)  # every stack has its line in the legend
         with figure(args.plot, 1, 2, height, title) as axes:
@@ -70,13 +68,13 @@ def find_numbers(names):
 def plot_layers(axis, score, stacks, x="layer"):
     """
     Draws a few stacks, pairs of a name and rows, by layer: a line each, heads as dots, dotted what chance gives. Or, if
-    x is checkpoint, over this column: a line of medians over layers, and layers as dots.
+    the rows have a checkpoint, over its number: a line of medians over layers, and layers as dots.
     """
     style_of = styles({name: dict(causal=rows["causal"].iloc[0]) for name, rows in stacks})
     for name, rows in stacks:
-        lines, dots, style = whole_layers(rows), rows[rows["head"].notna()], style_of[name]
-        if x == "checkpoint":
-            lines, dots = lines.groupby(x, as_index=False).median(numeric_only=True), lines
+        layers, style = whole_layers(rows), style_of[name]
+        dots = layers if x == "checkpoint" else rows[rows["head"].notna()]
+        lines = layers.groupby(x, as_index=False).median(numeric_only=True)  # if x is layer, of a single one
         axis.plot(dots[x], dots[score], ".", color=style["color"], alpha=0.3)
         axis.plot(lines[x], lines[score], "o", ms=4, label=f"{name} ({kind_of(rows)})", **style)
         end = lines["directionality_95"]
