@@ -10,7 +10,6 @@ from .. import fixed
 from ..drawing import COLOURS, HEIGHT, KINDS, draw_bar, figure, put_legend, put_titles, put_zero, short, styles
 from .tables import STACK, whole_layers
 
-DRAWN = "symmetry", "directionality"
 LINES = 4  # models of which each is drawn by layer
 DOTS, LARGEST = 128, 24  # dimensions of a W_qk that are drawn as dots, and as a matrix
 
@@ -30,12 +29,12 @@ def draw(scored, args):
         elif len(scored) > LINES:
             plot, title = plot_sizes, "Scores of pretrained models by size"
             legend = "dots: median over layers; bars: quartiles"
+
         stacks = table.groupby(STACK, sort=False)
         named = [(short(f"{model} {stack}".strip()), rows) for (model, _, stack), rows in stacks]
-
         height = HEIGHT + 0.1 * len(named)  # every stack has its line in the legend
         with figure(args.plot, 1, 2, height, title) as axes:
-            for axis, score in zip(axes.flat, DRAWN):
+            for axis, score in zip(axes.flat, ("symmetry", "directionality")):
                 plot(axis, score, named)
                 put_zero(axis)
                 axis.set_ylabel(f"{score} of $W_{{qk}}$")
@@ -65,11 +64,12 @@ def find_numbers(names):
     return "", {}
 
 
-def plot_layers(axis, score, stacks, x="layer"):
+def plot_layers(axis, score, stacks):
     """
     Draws a few stacks, pairs of a name and rows, by layer: a line each, heads as dots, dotted what chance gives. Or, if
     the rows have a checkpoint, over its number: a line of medians over layers, and layers as dots.
     """
+    x = "checkpoint" if "checkpoint" in stacks[0][1] else "layer"
     style_of = styles({name: dict(causal=rows["causal"].iloc[0]) for name, rows in stacks})
     for name, rows in stacks:
         layers, style = whole_layers(rows), style_of[name]
@@ -102,8 +102,7 @@ def plot_sizes(axis, score, stacks):
         draw_bar(axis, size, q1, median, q3, marker="o", color=COLOURS[kind], label=kind)
         axis.annotate(str(number), (size, median), (4, 2), textcoords="offset points", fontsize=7)
         axis.plot([], [], " ", label=f"{number} {name}")  # in the legend alone
-    axis.set(xscale="log", xlabel="parameters")
-    axis.set_xlim(min(sizes) / 4, max(sizes) * 4)  # a power of ten is in it
+    axis.set(xscale="log", xlabel="parameters", xlim=(min(sizes) / 4, max(sizes) * 4))  # a power of ten is in it
     axis.xaxis.set_minor_formatter("")  # between powers of ten, labels would lie on each other
 
 
@@ -123,13 +122,12 @@ def draw_pair(axes, model):
     # on the left, the first of these as a matrix
     matrix, pairs = axes
     largest = m[:LARGEST, :LARGEST]
-    n = len(largest)
     strong = np.quantile(np.abs(largest), 0.97)  # the scores do not depend on the size of M, nor do the colours
     matrix.imshow(largest, cmap="RdBu_r", vmin=-strong, vmax=strong, interpolation="nearest")
-    matrix.plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
+    matrix.axline((0, 0), slope=1, color="black", lw=0.8, ls="--")
     matrix.spines[["top", "right"]].set_visible(True)
     matrix.set(xticks=[], yticks=[], ylabel="query side",
-               xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
+               xlabel=f"key side (the {len(largest)} largest of {layer.n} dimensions)\n"
                       "red: above 0, blue: below; dashed: the diagonal")
 
     # on the right, a dot for every pair of entries (i, j) and (j, i)
