@@ -20,8 +20,7 @@ from . import CheckpointError, require, tables
 from .scoring import score_model
 
 
-def read_command(argv):
-    """Parses the command line."""
+def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hf", nargs="+", action="extend", required=True, metavar="NAME",
@@ -34,11 +33,21 @@ def read_command(argv):
     parser.add_argument("--gamma", type=float, default=analyze.GAMMA,
                         help="standard deviations from which a norm counts (2)")
     args = parser.parse_args(argv)
+
     # what cannot be drawn is refused now, and not after the work
     for path in filter(None, (args.plot, args.matrices)):
         if not path.endswith((".png", ".pdf", ".svg", ".jpg")):
             parser.error(f"{path} does not end in .png, .pdf, .svg or .jpg")
-    return args
+
+    keep_memory()
+    try:
+        for path in filter(None, (args.csv, args.plot, args.matrices)):
+            require(Path(path).parent.is_dir(), f"{path}: there is no folder {Path(path).parent}: make it first")
+        with tables.new_file(args.csv):
+            has_failed = report_models(args)
+    except (CheckpointError, OSError) as e:  # OSError: a file cannot be read or written
+        sys.exit(f"analyze.py: {e}")
+    sys.exit(has_failed)
 
 
 def report_models(args):
@@ -68,16 +77,3 @@ def report_models(args):
 
             pictures.draw([*scored.values()], args)
     return has_failed
-
-
-def main(argv):
-    keep_memory()
-    args = read_command(argv)
-    try:
-        for path in filter(None, (args.csv, args.plot, args.matrices)):
-            require(Path(path).parent.is_dir(), f"{path}: there is no folder {Path(path).parent}: make it first")
-        with tables.new_file(args.csv):
-            has_failed = report_models(args)
-    except (CheckpointError, OSError) as e:  # OSError: a file cannot be read or written
-        sys.exit(f"analyze.py: {e}")
-    sys.exit(has_failed)
