@@ -27,8 +27,6 @@ IN_LAYER = re.compile(r"(^|\.)\d+\.")
 # cross_encoder.layers.0.self_attn.q_proj.weight has not.
 CROSS = re.compile(r"(^|\.)\d+\.(?!.*\.\d+\.).*"
                    r"(cross|encoder_attn|EncDecAttention|second_sub_layer|encoder_decoder_attention)")
-# Weights that something else is added to or multiplied with: parametrizations, PEFT's base_layer, prune's weight_orig.
-WRAPPED = re.compile(r"parametrizations|base_layer|_orig\b")
 PREDICTING = "mtp", "mtp_block", "mtp_layers"  # modules that predict further tokens, in any model
 # What to do about a tensor that may change a query or key: the first whose pattern is in its name. The last always is.
 REMEDIES = {
@@ -55,7 +53,6 @@ def refuse_changed(layers, names, unscored):
     scored = set().union(*[layer.names for layer in layers])
     words_of = {}  # {block: its words}
     for name in scored:
-        require(not WRAPPED.search(name), why_refused(name))
         block, _, word = re.sub(r"(\.linear)?(\.weight)?$", "", name).rpartition(".")  # h.0.attn and q
         words_of.setdefault(block, set()).add(word)
 
