@@ -107,7 +107,7 @@ def layers_of_model(config, shapes):
 
 def find_rows(part, queries):
     """Returns the rows of the table that match tensors of a part, and in words which stacks are not in these files."""
-    # the table has to know it, or else a part without queries may be anything
+    # the table has to know what a part is, unless it has no queries: then it may be anything
     is_known = part.rows or (part.name and queries.isdisjoint(part.names))
     reason = f"model_type {part.model_type!r} is not known" if part.model_type else "no config.json says its type"
     require(is_known, f"{reason}: {advice(part.names & queries)}")
