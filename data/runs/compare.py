@@ -97,15 +97,13 @@ def tests_table(planned, arms):
 
 def in_pairs(differences, arms):
     """Returns of_differences, without p and interval if parents make these no pairs: one of several runs, or others."""
-    pairs = of_differences(differences)
-    words, all_parents = "", [arm.at_end("parent_seed").dropna() for arm in arms]  # by seed
-    all_parents = [parents for parents in all_parents if len(parents)]
-    for parents in all_parents:
-        n = parents.nunique()
-        if n < len(parents):
-            words = f"{len(parents)} runs of {'one parent' if n == 1 else f'{n} parents'}"
-        if (parents - all_parents[0]).any():
-            words = "parents of other seeds"
+    pairs, words = of_differences(differences), ""
+    parents = pandas.DataFrame([arm.at_end("parent_seed") for arm in arms])  # (arms, seeds), nan where there is none
+    for n, n_runs in zip(parents.nunique(axis="columns"), parents.count(axis="columns")):
+        if n < n_runs:
+            words = f"{n_runs} runs of {'one parent' if n == 1 else f'{n} parents'}"
+    if (parents.nunique() > 1).any():
+        words = "parents of other seeds"
     return pairs | dict(interval=None, p=1.0, parents=words) if words else pairs
 
 
@@ -121,12 +119,12 @@ def verdict(pairs, direction, p):
 
 def of_side(arms, side, measure):
     """Returns a measure at the end of 'arm', or its differences of 'arm - arm': a Series by seed. Or 0 for "0"."""
+    if " - " in side:
+        first, second = side.split(" - ")
+        return of_side(arms, first, measure) - of_side(arms, second, measure)
     if side == "0":
         return 0
-    ends = []
-    for name in side.split(" - "):
-        ends.append(end_of(arms[name], measure) if name in arms else pandas.Series(dtype=float))  # it has no runs yet
-    return ends[0] - ends[1] if len(ends) == 2 else ends[0]
+    return end_of(arms[side], measure) if side in arms else pandas.Series(dtype=float)  # it has no runs yet
 
 
 def end_of(arm, measure):
