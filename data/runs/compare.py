@@ -181,29 +181,25 @@ def steps_table(arms, measure):
     rows = {}
     for name, arm in arms.items():
         baseline = find_baseline(arms, arm, measure)
-        steps, of_baseline = end_of(arm, measure), end_of(baseline, measure)
+        steps = end_of(arm, measure)
         never = (steps_to(arm, measure) == np.inf).sum()
-        # losses of one task have batches of one size, so shares of seconds a token are those of seconds a step
-        per_step, per_step_of_baseline = seconds_per_token(arm), seconds_per_token(baseline)
-        difference = difference_cell(in_pairs(steps - of_baseline, [arm, baseline]), measure)
+        difference = difference_cell(in_pairs(steps - end_of(baseline, measure), [arm, baseline]), measure)
+        shares = costs_of(arm, measure) / costs_of(baseline, measure)
         rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
-                      "of baseline": share_cell(steps, of_baseline),
-                      "seconds": share_cell(steps * per_step, of_baseline * per_step_of_baseline),
-                      "a step": share_cell(per_step, per_step_of_baseline),
+                      **shares.map("{:.0%}".format).replace("nan%", ""),
                       "difference [95 %]": "baseline" if arm is baseline else difference,
                       "parameters": f"{arm.config['n_params']:,}"}
     return to_table(rows, "arm")
 
 
-def seconds_per_token(arm):
-    """Returns the median over the evaluations of each run, by seed: a pause of the machine is in one of them."""
-    return 1 / arm.values("tokens_per_s").groupby("seed").median()
-
-
-def share_cell(values, of_baseline):
-    """Returns a mean over runs as a share of that of the baseline, "" if a run has none, as in an older file."""
-    share = values.mean(skipna=False) / of_baseline.mean(skipna=False)
-    return "" if np.isnan(share) else f"{share:.0%}"
+def costs_of(arm, measure):
+    """Returns what runs of an arm take to get to a loss: means over them by column, nan if a run has no speed."""
+    steps = end_of(arm, measure)
+    # seconds a token: losses of one task have batches of one size, so shares of these are those of seconds a step. Of
+    # the evaluations of a run it is the median, because a pause of the machine is in one of them
+    per_step = 1 / arm.values("tokens_per_s").groupby("seed").median()
+    costs = pandas.DataFrame({"of baseline": steps, "seconds": steps * per_step, "a step": per_step})
+    return costs.mean(skipna=False)
 
 
 def find_baseline(arms, arm, measure):
