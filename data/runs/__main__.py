@@ -17,7 +17,7 @@ import pandas
 from config import ROOT, ConfigError, differing_keys, end_with_pipe, may_differ, require, run_file
 from config.plan import STEPS_TO, match_measure, read_plan
 from data import expand
-from data.runs.compare import LEGEND, OF_KERNEL, arms_table, comparison_table, layers_table, steps_table, tests_table
+from data.runs.compare import LEGEND, OF_KERNEL, arms_table, layers_table, steps_table, tests_table
 from data.runs.kept import is_kept, pool, write_comparison
 from data.runs.read import what_differs
 
@@ -88,11 +88,11 @@ def table_of(args, arms, time, tested, is_plain):
     if measure.startswith(STEPS_TO):
         return steps_table(arms, measure)
     if tested:
-        return arms_table(arms, "loss")  # without differences: the tests have them
+        return arms_table(arms, "loss", has_pairs=False)  # the tests have the differences
     is_single = all(len(arm.seeds()) == 1 for arm in arms.values())
     if args.by_layer or (is_plain and is_single):  # single runs can be looked at, and not compared in pairs
         return layers_table(arms, time)
-    return comparison_table(arms, measure, args.all)
+    return arms_table(arms, measure, has_all=args.all)
 
 
 def print_tables(tables):

@@ -46,18 +46,39 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
 }
 
 
-def arms_table(arms, measure, differences={}, scores=OF_ARMS):
-    """Returns a row for each arm. differences: {arm: more cells}"""
-    tasks, rows = tasks_of(arms), {}
-    for name, arm in arms.items():
+def arms_table(arms, measure, has_pairs=True, has_all=False):
+    """Returns a row for each arm that has a measure. has_pairs: with its difference. has_all: with more columns."""
+    has = {name: arm for name, arm in arms.items() if end_of(arm, measure).notna().all()}
+    require(has, f"no run has {measure}: data/results/csv/README.md says what runs have")
+    left_out = [name for name in arms if name not in has]
+    if left_out:
+        print(f"Left out, because not all of their runs have {measure}: {', '.join(left_out)}")
+
+    tasks, rows = tasks_of(has), {}
+    for name, arm in has.items():
         row = {"n": len(arm.seeds()), "task": tasks[name], measure: mean_cell(arm, measure, digits=3)}
-        row |= differences.get(name, {})
-        for score in scores:
+        if has_pairs:
+            row |= pair_cells(arm, find_baseline(has, arm, measure), measure, has_all)
+        for score in OF_ARMS + PARTS if has_all else OF_ARMS:
             title = "their chance" if score == "positions_chance" else score  # it stands beside the positions
             row.setdefault(title, mean_cell(arm, score))  # the measure is there already, with more digits
-        row["beyond"] = beyond_cell(arm, range(arm.layers("symmetry").shape[1]))
+        row["beyond"] = beyond_cell(arm, range(arm.config["n_layer"]))
         rows[name] = row
     return to_table(rows, "arm")
+
+
+def pair_cells(arm, baseline, measure, has_all):
+    """Returns the cells of an arm less its baseline, {column: text}: each run less the baseline's run of its seed."""
+    pairs = in_pairs(end_of(arm, measure) - end_of(baseline, measure), [arm, baseline])
+    is_tested = pairs["n_pairs"] >= MIN_PAIRS and pairs["interval"]
+    cells = {"difference [95 %]": difference_cell(pairs, measure),
+             "p, not planned": f"{pairs['p']:.2g}" if is_tested else "",
+             "agree": f"{pairs['n_agree']} of {pairs['n_pairs']}" if is_tested else "", "from": baseline.name}
+    if has_all:
+        cells |= {"pairs": pairs["n_pairs"], "updates saved": saved_cell(arm, baseline) if measure == "loss" else ""}
+    if arm is baseline:
+        cells = dict.fromkeys(cells, "") | {"difference [95 %]": "baseline"}
+    return cells
 
 
 def tasks_of(arms):
@@ -146,36 +167,6 @@ def steps_to(arm, measure):
     return arm.curves("loss").apply(crossing, target=target)
 
 
-def comparison_table(arms, measure, has_all):
-    """Returns a row for each arm that has a measure, with its difference from its baseline. has_all: more columns."""
-    left_out = [name for name, arm in arms.items() if not end_of(arm, measure).notna().all()]
-    arms = {name: arm for name, arm in arms.items() if name not in left_out}
-    require(arms, f"no run has {measure}: data/results/csv/README.md says what runs have")
-    if left_out:
-        print(f"Left out, because not all of their runs have {measure}: {', '.join(left_out)}")
-    differences = {}
-    for name, arm in arms.items():
-        # all columns in their order: those that stay empty are not shown
-        cells = dict.fromkeys(["difference [95 %]", "p, not planned", "agree", "from", "pairs", "updates saved"], "")
-        differences[name] = cells
-        baseline = find_baseline(arms, arm, measure)
-        if arm is baseline:
-            cells["difference [95 %]"] = "baseline"
-            continue
-
-        # in pairs: each run less the baseline's run of its seed
-        pairs = in_pairs(end_of(arm, measure) - end_of(baseline, measure), [arm, baseline])
-        cells["difference [95 %]"] = difference_cell(pairs, measure)
-        cells["from"] = baseline.name
-        if pairs["n_pairs"] >= MIN_PAIRS and pairs["interval"]:
-            cells["p, not planned"] = f"{pairs['p']:.2g}"
-            cells["agree"] = f"{pairs['n_agree']} of {pairs['n_pairs']}"
-        if has_all:
-            cells["pairs"] = pairs["n_pairs"]
-            cells["updates saved"] = saved_cell(arm, baseline) if measure == "loss" else ""
-    return arms_table(arms, measure, differences, OF_ARMS + PARTS if has_all else OF_ARMS)
-
-
 def steps_table(arms, measure):
     """Returns a row for each arm: in how many steps it gets to a loss, in a measure such as steps_to_1.8."""
     rows = {}
@@ -226,9 +217,9 @@ def layers_table(arms, time, scores=OF_LAYERS):
     """Returns a row for each layer of each arm. time: when, in words."""
     tasks, rows = tasks_of(arms), {}
     for name, arm in arms.items():
-        for layer in range(arm.layers("symmetry").shape[1]):
-            is_first = layer == 0  # its row says what the whole arm has
-            row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)} if is_first else {}
+        for layer in range(arm.config["n_layer"]):
+            # its first row says what the whole arm has
+            row = {"task": tasks[name], "loss": mean_cell(arm, "loss", digits=3)} if layer == 0 else {}
             for score in scores:
                 row[score] = mean_cell(arm, f"{score}_{layer}")
             if "beyond" in scores:
