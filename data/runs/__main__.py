@@ -49,8 +49,8 @@ def report_runs(args):
     for name in chosen:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     arms = {name: arm for name, arm in arms.items() if name in chosen}
-    is_step = (args.measure or "").startswith(STEPS_TO)
-    require(not is_step or match_measure(args.measure), f"no run has {args.measure}, such as steps_to_1.8")
+    is_wrong = args.measure.startswith(STEPS_TO) and not match_measure(args.measure)
+    require(not is_wrong, f"no run has {args.measure}, such as steps_to_1.8")
     is_plain = not (args.arms or args.all or args.measure or args.by_layer)
     tested = [measure for measure, *_ in planned] if is_plain else []
 
@@ -131,10 +131,8 @@ def at_one_time(arms):
 def find_plan(path, runs):
     """Returns the Plan at path. Without a path: that of the same name for a file of data/results/csv alone, or None."""
     first = Path(runs[0])
-    by_name = [*ROOT.glob(f"config/*/{first.stem}.py")]  # in plans or records
-    is_ours = len(runs) == 1 and first.resolve().parent == ROOT / "data/results/csv"
-    if path is None and is_ours and by_name:
-        [path] = by_name
+    if path is None and len(runs) == 1 and first.resolve().parent == ROOT / "data/results/csv":
+        [path] = [*ROOT.glob(f"config/*/{first.stem}.py")] or [None]  # in plans or records
     return read_plan(path) if path else None
 
 
@@ -179,7 +177,8 @@ def main(argv=None):
     parser.add_argument("--title", default="", help="of the picture")
     parser.add_argument("--plan", metavar="FILE", help="test what this plan predicts, such as config/plans/size.py")
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
-    parser.add_argument("--measure", metavar="NAME", help="compare by loss, symmetry, symmetry_0 (of a layer), ...")
+    parser.add_argument("--measure", default="", metavar="NAME",
+                        help="compare by loss, symmetry, symmetry_0 (of a layer), ...")
     parser.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
     parser.add_argument("--by_layer", action="store_true", help="print each layer")
     try:

@@ -14,7 +14,7 @@ MOST_THIN = 48  # runs: if there are more, none of them has a line of its own
 
 def plot_arms(arms, path, planned, only, title, picture):
     """
-    Draws one arm by layer, or several arms. planned: measures of tests. only: one measure, or None. picture: what the
+    Draws one arm by layer, or several arms. planned: measures of tests. only: one measure, or "". picture: what the
     plan has to draw, {argument: its value} of plot_panels or, with an arm, of plot_layers; {} for nothing special.
     """
     if picture.get("arm") in arms:
@@ -24,8 +24,8 @@ def plot_arms(arms, path, planned, only, title, picture):
         return plot_panels(arms, path, **picture)
     if len(arms) == 1 and not only:
         return plot_layers(*arms.values(), path, title)
-    measures = choose_measures(arms, planned, only)
-    goals = [measure.removeprefix(STEPS_TO) for measure in [*planned, only or ""] if measure.startswith(STEPS_TO)]
+    goals = [measure.removeprefix(STEPS_TO) for measure in [*planned, only] if measure.startswith(STEPS_TO)]
+    measures = ["loss"] if goals else choose_measures(arms, planned, only)
     labels = dict.fromkeys(measures, {name: short(name.replace("_", " ")) for name in arms})
     plot_panels(arms, path, title, labels, arms, {f"goal: {goal}": float(goal) for goal in goals})
 
@@ -36,7 +36,7 @@ def plot_panels(arms, path, title, labels, with_chance=(), levels={}):
     drawn, too, as a dotted line. levels: {name: a loss}, as horizontal lines.
     """
     # the colour and the dashes of each arm, and what a reader has to know about the lines
-    arms = {name: arms[name] for name in dict.fromkeys(itertools.chain(*labels.values()))}  # each once
+    arms = {name: arms[name] for name in itertools.chain(*labels.values())}
     begins = {name: begin_of(name, arms) for name in arms}
     style_of = styles({name: arms[name].config for name in sorted(arms, key=begins.get)})  # parents first
     n_runs = sum(len(arm.seeds()) for arm in arms.values())
@@ -52,33 +52,27 @@ def plot_panels(arms, path, title, labels, with_chance=(), levels={}):
 
             # what chance gives, and a vertical line where an arm goes on with the weights of another
             if name in with_chance:
-                chance = arm.curves(CHANCES.get(measure)).mean(axis="columns")
-                axis.plot(chance.index + begin, chance, ":", color=style["color"], lw=1)
+                dotted = style | dict(ls=":", lw=1)
+                draw_seeds(axis, arm.curves(CHANCES.get(measure)), None, begin, is_thin=False, **dotted)
             if begin:
                 axis.axvline(begin, color="0.8", lw=0.8, zorder=0)
 
         # the first losses are far above the others: cut them off
         if measure == "loss":
-            losses = rows_of(arms)["val_loss"]
+            losses = pandas.concat([arm.values("loss") for arm in arms.values()])
             axis.set_ylim(max(0, losses.min() - 0.1), losses.quantile(0.9))
             for name, loss in levels.items():
                 put_level(axis, name, loss)
 
 
-def rows_of(arms):
-    """Returns the rows of all arms, with those columns in which some arm has a number."""
-    return pandas.concat([arm.table for arm in arms.values()]).dropna(axis="columns", how="all")
-
-
 def choose_measures(arms, planned, only):
     """Returns at most six measures that arms have. Losses of different tasks only if one asks for them."""
-    if any(measure.startswith(STEPS_TO) for measure in [*planned, only or ""]):
-        return ["loss"]
     wanted = dict.fromkeys([only] if only else ["loss", *planned, *TITLES])  # each once
     if not only and task_keys([arm.config for arm in arms.values()]):
         del wanted["loss"]
         print("Losses are not drawn, because these runs have different tasks")
-    has = {"loss", *rows_of(arms)}
+    rows = pandas.concat([arm.table for arm in arms.values()])
+    has = {"loss", *rows.dropna(axis="columns", how="all")}
     require(not only or only in has, f"no run has {only} at its steps, so it is not drawn")
     return [measure for measure in wanted if measure in has][:6]
 
