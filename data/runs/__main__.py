@@ -59,10 +59,10 @@ def report_runs(args):
         write_comparison(args.csv, arms)
     arms, time = at_one_time(arms)
     if args.plot:
-        from data.runs import plots  # and matplotlib with it
+        from data.runs import curves  # and matplotlib with it
 
         picture = run_file(plan.path).get("picture", {}) if plan and is_plain and not args.title else {}
-        plots.plot_arms(arms, args.plot, tested, args.measure, args.title, picture)
+        curves.plot_arms(arms, args.plot, tested, args.measure, args.title, picture)
     tables = [table_of(args, arms, time, tested, is_plain)]
     if args.by_layer and any(len(arm.layers("from_positions")) for arm in arms.values()):
         tables.append(layers_table(arms, time, OF_KERNEL))

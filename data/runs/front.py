@@ -7,8 +7,8 @@ Draws the picture of the front page: both scores in training, every seed a thin 
 from config import ROOT
 from data import take_no_arguments
 from data.drawing import DECODER, ENCODER, figure, put_names, put_steps, put_titles, put_zero
+from data.runs.curves import draw_seeds
 from data.runs.kept import pool
-from data.runs.plots import draw_seeds
 
 TITLE = ("With positions added to the tokens, encoders turn symmetric, and in decoders\n"
          "a few columns dominate. With rotary positions, neither lasts.")
