@@ -90,8 +90,8 @@ def plot_layers(arm, path, title, measures=TITLES):
             continue
 
         # dark layers are at the bottom of the network, light ones at its top
-        layers = arm.layers(measure).groupby("step").mean()  # (S, L)
-        chances = arm.layers(CHANCES.get(measure)).groupby("step").mean()  # the same, or no column if there is none
+        layers = arm.layers(measure)  # (S, L)
+        chances = arm.layers(CHANCES.get(measure))  # the same, or no column if there is none
         last = layers.shape[1] - 1
         for i, name in enumerate(layers):
             colour = colormaps["viridis"](0.8 * i / max(1, last))  # the last fifth is too light for a line

@@ -40,8 +40,8 @@ class Runs(NamedTuple):
         return self.values(measure).groupby("seed", sort=False).last()
 
     def layers(self, score):
-        """Returns a score of each layer at the steps that have it: a DataFrame (S, L), columns such as symmetry_0."""
-        table = self.table.filter(regex=rf"^{score}_\d+$").droplevel("seed").dropna(how="all")
+        """Returns a score of each layer, means over runs, at the steps that have it: (S, L), columns as symmetry_0."""
+        table = self.table.filter(regex=rf"^{score}_\d+$").groupby("step").mean().dropna(how="all")
         return table.dropna(axis="columns", how="all")  # another arm of the same file may have more layers
 
 
