@@ -127,11 +127,12 @@ def styles(settings):
         # the colour says what a setting is, and dashes tell apart those of one colour
         colour = next(colour for wanted, colour in SETTINGS if wanted.items() <= keys.items())
         for other, dashes in itertools.product([colour, *OTHERS], DASHES):
-            style_of[name] = dict(color=other, ls=dashes)
-            if list(style_of.values()).count(style_of[name]) == 1:
+            style = dict(color=other, ls=dashes)
+            if style not in style_of.values():
                 break
 
         # a child goes on with the dashes of its parent
         if keys.get("parent") in style_of:
-            style_of[name] = dict(color=colour, ls=style_of[keys["parent"]]["ls"])
+            style = dict(color=colour, ls=style_of[keys["parent"]]["ls"])
+        style_of[name] = style
     return style_of

@@ -22,7 +22,8 @@ def draw_front(arms, path):
     with figure(path, 2, 2, title=TITLE, sharex=True, sharey="row") as axes:
         put_titles(axes[0], COLUMNS)
         for panels, (encoder, decoder) in zip(axes.T, COLUMNS.values()):
-            for axis, score in zip(panels, AXES):
+            for axis, (score, label) in zip(panels, AXES.items()):
+                axis.set_ylabel(label)
                 put_zero(axis)
                 put_steps(axis)
                 draw_seeds(axis, arms[encoder].curves(score), "encoder", color=ENCODER, lw=2.4)
@@ -38,8 +39,6 @@ def draw_front(arms, path):
         for axis in axes.flat:
             put_names(axis)
             axis.label_outer()
-        for axis, label in zip(axes[:, 0], AXES.values()):
-            axis.set_ylabel(label)
 
 
 if __name__ == "__main__":
