@@ -30,7 +30,6 @@ def print_tables(models, rows):
     print(f"Tables S2 and S3: {n_wqk} of {len(rows)} rows are of W_qk, and {len(rows) - n_wqk} are of another matrix.")
 
     # in Figure 2, compare each encoder with each decoder
-    models = in_figure_2(models)
     of_wqk = models[models["matrix"] == "wqk"]
     print(f"Figure 2: {len(of_wqk)} of {len(models)} models are scored on W_qk, and {len(models) - len(of_wqk)} on "
           "another matrix.")
@@ -42,17 +41,12 @@ def print_tables(models, rows):
         print(f"  {words} ({len(encoders)} x {len(decoders)}): {', '.join(shares)}")
 
 
-def in_figure_2(models):
-    """Returns the models that Figure 2 of the paper draws. The authors scored six more, whose drawn_as is empty."""
-    return models[(models["figure"] == "2") & (models["drawn_as"] != "")]
-
-
 def draw_models(models, path):
     """Draws the symmetry of the models of Figure 2 by their size, and the scores of other matrices hollow."""
     title = ("Encoders are more symmetric than decoders.\n"
              "Most decoders near 0 were scored on another matrix than $W_{qk}$.")
     with figure(path, 1, 1, 1.4 * HEIGHT, title) as [[axis]]:
-        for model in in_figure_2(models).to_dict("records"):
+        for model in models.to_dict("records"):
             kind = KINDS[model["causal"]]
             style = dict(color=COLOURS[kind], label=f"{kind}, $W_{{qk}}$")
             if model["matrix"] != "wqk":
@@ -106,7 +100,9 @@ def draw_public(models, path):
 
 
 def main(pictures=RESULTS / "png"):
+    # what Figure 2 of the paper draws; the authors scored six more models, whose drawn_as is empty
     models = pandas.read_csv(HERE / "models.csv", keep_default_na=False)
+    models = models[(models["figure"] == "2") & (models["drawn_as"] != "")]
     rows = pandas.read_csv(HERE / "printed_tables.csv", dtype=str, keep_default_na=False)
     print_tables(models, rows)
     draw_models(models, pictures / "published_scores.png")
