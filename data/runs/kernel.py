@@ -31,12 +31,12 @@ def measure_kernel(trainer, w_q, w_k):
     Returns the columns above for each layer, a list of {name: a number}. w_q, w_k (L, C, C): of all layers. A dict is
     empty if logits are not x M_h x^T (other positions than learned ones, a block of a fork), or if C is above 1,024.
     """
-    model, L = trainer.model, len(w_q)
+    model = trainer.model
     if trainer.cfg.positions != "learned" or w_q.shape[1] > 1024:
-        return [{}] * L
+        return [{}] * len(w_q)
     model.eval()
     with torch.compiler.set_stance("force_eager"):  # modules are changed below, and each change would compile anew
-        p, tt = split_inputs(trainer, L)
+        p, tt = split_inputs(trainer)
         w = wqk(in_float64(w_q), in_float64(w_k))  # (L, C, C)
         logits = share_of_logits(trainer, w, p)
         found = [measure_layer(trainer, *layer) for layer in zip(model.blocks, w_q, w_k, w, p, tt, logits)]
@@ -58,7 +58,7 @@ def inputs(trainer, batches):
         hook.remove()
 
 
-def split_inputs(trainer, L):
+def split_inputs(trainer):
     """Returns p (L, T, C) and the mean of t^T t (L, C, C), added up batch by batch."""
     n, x_sum, xx_sum = 0, 0.0, 0.0
     for x in inputs(trainer, range(N_BATCHES)):

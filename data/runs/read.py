@@ -107,8 +107,8 @@ def read_run(folder):
     for key, texts in run["origin"].items():
         config[key] = [texts] if isinstance(texts, str) else texts  # older code wrote one text
 
-    how = {key: config[key] for key in ("micro_batch_size", "threads", "compile", "deterministic")}
-    config["made_with"] = [" ".join(f"{key}={value}" for key, value in how.items())]
+    how = "micro_batch_size", "threads", "compile", "deterministic"
+    config["made_with"] = [" ".join(f"{key}={config[key]}" for key in how)]
 
     # 2) its losses and its scores
     log = pandas.read_csv(folder / "log.csv", index_col="step")
