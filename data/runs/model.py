@@ -11,12 +11,18 @@ from data.runs.write import digest
 from model import Transformer
 
 
-def open_run(folder):
-    """Returns the model of a run at its last checkpoint, and its TrainConfig. ConfigError: the code cannot do it."""
+def read_checkpoint(folder):
+    """Returns what ckpt.pt of a run holds, its TrainConfig and ModelConfig. ConfigError: the code cannot do it."""
     path = Path(folder, "ckpt.pt")
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     cfg = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
-    model = Transformer(cfg.of_model(len(checkpoint["model"]["tok_emb.weight"]))).eval()
+    return checkpoint, cfg, cfg.of_model(len(checkpoint["model"]["tok_emb.weight"]))
+
+
+def open_run(folder):
+    """Returns the model of a run at its last checkpoint, and its TrainConfig. ConfigError: the code cannot do it."""
+    checkpoint, cfg, model_cfg = read_checkpoint(folder)
+    model = Transformer(model_cfg).eval()
     model.load_state_dict(checkpoint["model"])
     return model, cfg
 
@@ -36,17 +42,16 @@ def load_parent(model, cfg):
     require(path.exists(), f"parent = {folder!r}, expected the folder of a run: there is no {path}")
 
     # a parent that is being made longer has not ended; but another child may be looking at this very moment
-    tries = (time.sleep(0.1) or is_locked(folder) for _ in range(10))
-    require(not (is_locked(folder) and all(tries)), f"parent = {folder!r} is being trained now: let it finish first")
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    looks = (is_locked(folder) and not time.sleep(0.1) for _ in range(10))
+    require(not all(looks), f"parent = {folder!r} is being trained now: let it finish first")
+    checkpoint, _, model_cfg = read_checkpoint(folder)
     step, max_iters = checkpoint["step"], checkpoint["config"]["max_iters"]
     require(step == max_iters, f"parent = {folder!r} is at step {step} of {max_iters}: let it finish first")
 
     # every key is compared, because heads and positions show in no shape of a weight
-    parent = TrainConfig(**as_now(checkpoint["config"], path, only_known=True))
-    there = vars(parent.of_model(len(checkpoint["model"]["tok_emb.weight"])))
     for key, here in vars(model.cfg).items():
-        require(key in SWITCHED or there[key] == here, f"parent = {folder!r} has {key} = {there[key]!r}, not {here!r}")
+        there = getattr(model_cfg, key)
+        require(key in SWITCHED or there == here, f"parent = {folder!r} has {key} = {there!r}, not {here!r}")
     model.load_state_dict(checkpoint["model"])
 
     # what the parent was: its keys, its text, and what its own parent was
