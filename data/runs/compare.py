@@ -203,10 +203,10 @@ def find_baseline(arms, arm, measure):
 
 def saved_cell(arm, baseline):
     """Returns the share of updates that an arm saves, the median over pairs of runs with the same seed."""
-    losses, of_baseline = arm.curves("loss"), baseline.curves("loss")  # (S, seeds) each
-    saved = []
-    for seed in losses.columns.intersection(of_baseline.columns):
-        saved.append(speed_up(losses[seed].dropna(), of_baseline[seed].dropna()))
+    saved, of_baseline = [], baseline.curves("loss")  # (S, seeds)
+    for seed, losses in arm.curves("loss").items():
+        if seed in of_baseline:
+            saved.append(speed_up(losses.dropna(), of_baseline[seed].dropna()))
     median = pandas.Series(saved, dtype=float).median()
     if np.isnan(median):  # no pairs, or no steps
         return ""

@@ -60,11 +60,9 @@ def read_comparison(path):
     require(configs, f"{path} is no comparison: it has no line # config of ARM {{...}}")
     # An arm may be called null, which pandas would read as nan.
     rows = pandas.read_csv(path, comment="#", dtype=dict(arm=str), na_values=[""], keep_default_na=False)
-    tables = rows.set_index(["seed", "step"]).groupby("arm", sort=False)
-    shared = configs.get("", {})
     arms = []
-    for name, table in tables:
-        config = shared | configs[name]
+    for name, table in rows.set_index(["seed", "step"]).groupby("arm", sort=False):
+        config = configs.get("", {}) | configs[name]
         facts = {key: config.pop(key) for key in FACTS if key in config}
         arms.append(Runs(name, as_now(config, path, only_known=True) | facts, table.drop(columns="arm")))
     return arms
