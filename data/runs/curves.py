@@ -85,8 +85,8 @@ def plot_layers(arm, path, title, measures=TITLES):
     words = f"means of {len(arm.seeds())} runs" if len(arm.seeds()) > 1 else ""
     for axis, measure in panels(path, has, words, title):
         if measure == "loss":
-            axis.plot(arm.curves("train_loss").mean(axis="columns"), color="0.7", label="training loss")
-            axis.plot(arm.curves("loss").mean(axis="columns"), color="black", label="validation")
+            draw_mean(axis, arm, "train_loss", "training loss", color="0.7")
+            draw_mean(axis, arm, "loss", "validation", color="black")
             continue
 
         # dark layers are at the bottom of the network, light ones at its top
@@ -141,12 +141,11 @@ def plot_panels(arms, path, title, labels, with_chance=(), levels={}):
     for axis, measure in panels(path, labels, "; ".join(words), title):
         for name, label in labels[measure].items():
             arm, begin, style = arms[name], begins[name], style_of[name]
-            draw_seeds(axis, arm.curves(measure), label, begin, n_runs <= MOST_THIN, **style)
+            draw_mean(axis, arm, measure, label, begin, n_runs <= MOST_THIN, **style)
 
             # what chance gives, and a vertical line where an arm goes on with the weights of another
             if name in with_chance:
-                dotted = style | dict(ls=":", lw=1)
-                draw_seeds(axis, arm.curves(CHANCES.get(measure)), None, begin, is_thin=False, **dotted)
+                draw_mean(axis, arm, CHANCES.get(measure), None, begin, **style | dict(ls=":", lw=1))
             if begin:
                 axis.axvline(begin, color="0.8", lw=0.8, zorder=0)
 
@@ -160,22 +159,24 @@ def plot_panels(arms, path, title, labels, with_chance=(), levels={}):
 
 def choose_measures(arms, planned, only):
     """Returns at most six measures that arms have. Losses of different tasks only if one asks for them."""
-    wanted = dict.fromkeys([only] if only else ["loss", *planned, *TITLES])  # each once
-    if not only and task_keys([arm.config for arm in arms.values()]):
-        del wanted["loss"]
-        print("Losses are not drawn, because these runs have different tasks")
     rows = pandas.concat([arm.table for arm in arms.values()])
     has = {"loss", *rows.dropna(axis="columns", how="all")}
-    require(not only or only in has, f"no run has {only} at its steps, so it is not drawn")
+    if only:
+        require(only in has, f"no run has {only} at its steps, so it is not drawn")
+        return [only]
+    wanted = dict.fromkeys(["loss", *planned, *TITLES])  # each once
+    if task_keys([arm.config for arm in arms.values()]):
+        del wanted["loss"]
+        print("Losses are not drawn, because these runs have different tasks")
     return [measure for measure in wanted if measure in has][:6]
 
 
-def draw_seeds(axis, curves, label, begin=0, is_thin=True, **style):
-    """Draws the mean of curves (S, seeds) over the steps that all of them have, and maybe a thin line for each seed."""
-    curves = curves.dropna()
+def draw_mean(axis, arm, measure, label, begin=0, has_seeds=False, **style):
+    """Draws the mean over the runs of an arm at the steps that all of them have, and maybe a thin line for each run."""
+    curves = arm.curves(measure).dropna()  # (S, seeds)
     curves.index += begin
     axis.plot(curves.mean(axis="columns"), label=label, **style)
-    if is_thin:
+    if has_seeds:
         axis.plot(curves, color=style["color"], lw=0.5, alpha=0.3)
 
 

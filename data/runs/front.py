@@ -7,7 +7,7 @@ Draws the picture of the front page: both scores in training, every seed a thin 
 from config import ROOT
 from data import take_no_arguments
 from data.drawing import DECODER, ENCODER, figure, put_names, put_steps, put_titles, put_zero
-from data.runs.curves import draw_seeds
+from data.runs.curves import draw_mean
 from data.runs.kept import pool
 
 TITLE = ("With positions added to the tokens, encoders turn symmetric, and in decoders\n"
@@ -26,14 +26,13 @@ def draw_front(arms, path):
                 axis.set_ylabel(label)
                 put_zero(axis)
                 put_steps(axis)
-                draw_seeds(axis, arms[encoder].curves(score), "encoder", color=ENCODER, lw=2.4)
-                draw_seeds(axis, arms[decoder].curves(score), "decoder", color=DECODER, lw=2.4)
-            panels[0].plot(arms[encoder].curves("chance").mean(axis="columns"), ":", color=ENCODER, label="chance")
+                draw_mean(axis, arms[encoder], score, "encoder", has_seeds=True, color=ENCODER, lw=2.4)
+                draw_mean(axis, arms[decoder], score, "decoder", has_seeds=True, color=DECODER, lw=2.4)
+            draw_mean(panels[0], arms[encoder], "chance", "chance", color=ENCODER, ls=":")
 
         # single heads, where encoders are symmetric
-        heads, chance = [arms["learned"].curves(score).mean(axis="columns") for score in ("heads", "heads_chance")]
-        axes[0, 0].plot(heads, color=ENCODER, lw=1.2, label="its single heads")
-        axes[0, 0].plot(chance, ":", color=ENCODER, lw=0.8, label="heads' chance")
+        draw_mean(axes[0, 0], arms["learned"], "heads", "its single heads", color=ENCODER, lw=1.2)
+        draw_mean(axes[0, 0], arms["learned"], "heads_chance", "heads' chance", color=ENCODER, ls=":", lw=0.8)
 
         axes[0, 0].set_ylim(-0.15, 0.7)  # early, a few seeds of rotary encoders are above
         for axis in axes.flat:
