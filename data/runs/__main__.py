@@ -32,7 +32,8 @@ def report_runs(args):
     if plan:
         require_runs_of(plan, arms)
         arms = {name: arms[name] for name in plan.arms if name in arms}
-    if len(arms) > 1 and all(len(arm.seeds()) == 1 and name[-1].isdigit() for name, arm in arms.items()):
+    are_single = all(len(arm.seeds()) == 1 for arm in arms.values())
+    if are_single and len(arms) > 1 and all(name[-1].isdigit() for name in arms):
         print("Each is a setting of its own: runs of one setting are in folders SETTING-SEED, such as bi-1 and bi-2")
 
     say_commits(arms)
@@ -63,7 +64,8 @@ def report_runs(args):
 
         picture = run_file(plan.path).get("picture", {}) if plan and is_plain and not args.title else {}
         curves.plot_arms(arms, args.plot, tested, args.measure, args.title, picture)
-    tables = [table_of(args, arms, time, tested, is_plain)]
+    by_layer = args.by_layer or (is_plain and are_single)  # single runs can be looked at, and not compared in pairs
+    tables = [table_of(args, arms, time, tested, by_layer)]
     if args.by_layer and any(len(arm.layers("from_positions")) for arm in arms.values()):
         tables.append(layers_table(arms, time, OF_KERNEL))
     print_tables([*tables, *tests])
@@ -82,15 +84,14 @@ def say_commits(arms):
         print("Runs are of differing code (-dirty: of no commit):", "; ".join(words))
 
 
-def table_of(args, arms, time, tested, is_plain):
+def table_of(args, arms, time, tested, by_layer):
     """Returns the table that a command line asks for. time: in words. tested: the measures of planned tests."""
     measure = tested[0] if tested else args.measure or "loss"
     if measure.startswith(STEPS_TO):
         return steps_table(arms, measure)
     if tested:
         return arms_table(arms, "loss", has_pairs=False)  # the tests have the differences
-    is_single = all(len(arm.seeds()) == 1 for arm in arms.values())
-    if args.by_layer or (is_plain and is_single):  # single runs can be looked at, and not compared in pairs
+    if by_layer:
         return layers_table(arms, time)
     return arms_table(arms, measure, has_all=args.all)
 
