@@ -92,12 +92,6 @@ def put_names(axis):
         axis.annotate(f" {label}", (right, y), (right, place), va="center", **style)
 
 
-def put_level(axis, name, y):
-    """Draws a horizontal line, with its name above its right end."""
-    axis.axhline(y, color="0.3", lw=0.8, ls="--")
-    axis.text(1, y, name, transform=axis.get_yaxis_transform(), ha="right", va="bottom", color="0.3", fontsize=9)
-
-
 def put_legend(axes, ncols=3, title=None):
     """Puts a legend below the panels, where there are no data. It has every label once."""
     handles = {}  # label -> what it is drawn with

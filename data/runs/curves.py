@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from config import require
 from config.plan import STEPS_TO, task_keys
 from data import fixed
-from data.drawing import HEIGHT, figure, put_level, put_names, put_steps, put_titles, put_zero, short, styles
+from data.drawing import HEIGHT, figure, put_names, put_steps, put_titles, put_zero, short, styles
 from data.runs.read import read_run
 
 TITLES = {"loss": "validation loss [nats/token]", "symmetry": "symmetry of $W_{qk}$",
@@ -154,7 +154,9 @@ def plot_panels(arms, path, title, labels, with_chance=(), levels={}):
             losses = pandas.concat([arm.values("loss") for arm in arms.values()])
             axis.set_ylim(max(0, losses.min() - 0.1), losses.quantile(0.9))
             for name, loss in levels.items():
-                put_level(axis, name, loss)
+                axis.axhline(loss, color="0.3", lw=0.8, ls="--")
+                end = dict(transform=axis.get_yaxis_transform(), ha="right", va="bottom")  # x = 1 is its right end
+                axis.text(1, loss, name, color="0.3", fontsize=9, **end)
 
 
 def choose_measures(arms, planned, only):
