@@ -58,18 +58,18 @@ def by_step(rows):
     keys = ["matrix", "step", "layer"]
     table = rows[rows["head"].isna()].set_index(keys).drop(columns="head")
     of_heads = rows.dropna(subset="head").groupby(keys)[["symmetry", "chance", "directionality"]].mean()
-    table = table.join(of_heads.add_prefix("heads_")).rename(columns={"heads_symmetry": "heads"})
+    table = table.join(of_heads.add_prefix("heads_"))
 
     # untied positions have a matrix of their own: its scores go beside those of W_qk
     of_positions = table.query("matrix == 'positions'").droplevel("matrix").add_prefix("positions_")
-    of_positions = of_positions.rename(columns={"positions_symmetry": "positions"})
     table = pandas.concat([table.loc["wqk"], of_positions], axis="columns").dropna(axis="columns", how="all")
+    table.columns = table.columns.str.replace("(heads|positions)_symmetry$", r"\1", regex=True)  # heads, positions
 
     # layers side by side, and their medians. subtle: a median of symmetry_95 would have the name of layer 95
     layers = table.unstack("layer")  # (S, scores L)
     layers.columns = [f"{score}_{layer}" for score, layer in layers.columns]
     medians = table.groupby("step").median()
-    medians = medians.drop(columns=[name for name in medians if name.endswith("symmetry_95")])
+    medians = medians.drop(columns=medians.filter(like="symmetry_95").columns)
     return pandas.concat([medians, layers], axis="columns")
 
 
