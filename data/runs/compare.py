@@ -174,12 +174,11 @@ def steps_table(arms, measure):
         baseline = find_baseline(arms, arm, measure)
         steps = end_of(arm, measure)
         never = (steps_to(arm, measure) == np.inf).sum()
-        difference = difference_cell(in_pairs(steps - end_of(baseline, measure), [arm, baseline]), measure)
+        difference = pair_cells(arm, baseline, measure, has_all=False)["difference [95 %]"]
         shares = costs_of(arm, measure) / costs_of(baseline, measure)
         rows[name] = {"n": len(steps), measure: fixed(steps.mean(), 0), "never": str(never),
                       **shares.map("{:.0%}".format).replace("nan%", ""),
-                      "difference [95 %]": "baseline" if arm is baseline else difference,
-                      "parameters": f"{arm.config['n_params']:,}"}
+                      "difference [95 %]": difference, "parameters": f"{arm.config['n_params']:,}"}
     return to_table(rows, "arm")
 
 
