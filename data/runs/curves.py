@@ -90,14 +90,12 @@ def plot_layers(arm, path, title, measures=TITLES):
             continue
 
         # dark layers are at the bottom of the network, light ones at its top
-        layers = arm.layers(measure)  # (S, L)
-        chances = arm.layers(CHANCES.get(measure))  # the same, or no column if there is none
-        last = layers.shape[1] - 1
-        for i, name in enumerate(layers):
+        last = arm.config["n_layer"] - 1
+        for i in range(last + 1):
             colour = colormaps["viridis"](0.8 * i / max(1, last))  # the last fifth is too light for a line
-            axis.plot(layers[name], color=colour, label=f"layer {i}" if last < 4 or i in (0, last) else None)
-            if i < chances.shape[1]:
-                axis.plot(chances.iloc[:, i], ":", color=colour, lw=1)
+            label = f"layer {i}" if last < 4 or i in (0, last) else None
+            draw_mean(axis, arm, f"{measure}_{i}", label, color=colour)
+            draw_mean(axis, arm, f"{CHANCES.get(measure)}_{i}", None, color=colour, ls=":", lw=1)  # if it has chance
         if measure == "heads":
             axis.sharey(axis.figure.axes[1])  # layers are beside their heads
 
