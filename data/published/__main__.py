@@ -101,15 +101,13 @@ def draw_public(models, path):
 
 def main(pictures=RESULTS / "png"):
     # what Figure 2 of the paper draws; the authors scored six more models, whose drawn_as is empty
-    models = pandas.read_csv(HERE / "models.csv", keep_default_na=False)
-    models = models[(models["figure"] == "2") & (models["drawn_as"] != "")]
-    rows = pandas.read_csv(HERE / "printed_tables.csv", dtype=str, keep_default_na=False)
-    print_tables(models, rows)
+    models = pandas.read_csv(HERE / "models.csv").query("figure == '2'").dropna(subset="drawn_as")
+    print_tables(models, pandas.read_csv(HERE / "printed_tables.csv"))
     draw_models(models, pictures / "published_scores.png")
     curves = pandas.read_csv(HERE / "loss_curves.csv")  # training losses [nats/token], a column for each run
     curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
     print_table_1(curves, pandas.read_csv(HERE / "trajectories.csv"))
-    draw_public(pandas.read_csv(RESULTS / "csv/public.csv", keep_default_na=False), pictures / "public.png")
+    draw_public(pandas.read_csv(RESULTS / "csv/public.csv"), pictures / "public.png")
 
 
 if __name__ == "__main__":
