@@ -66,7 +66,7 @@ def report_runs(args):
         curves.plot_arms(arms, args.plot, tested, args.measure, args.title, picture)
     by_layer = args.by_layer or (is_plain and are_single)  # single runs can be looked at, and not compared in pairs
     tables = [table_of(args, arms, time, tested, by_layer)]
-    if args.by_layer and any(len(arm.layers("from_positions")) for arm in arms.values()):
+    if args.by_layer and any(len(arm.curves("from_positions")) for arm in arms.values()):
         tables.append(layers_table(arms, time, OF_KERNEL))
     print_tables([*tables, *tests])
 
@@ -146,11 +146,11 @@ def require_runs_of(plan, arms):
         _, expected = plan.keys_of(name)
         for key in differing_keys([expected, arm.config]):
             there, here = expected.get(key), arm.config.get(key)
-            is_auto = key == "dtype" and there == "auto"  # the device decides
-            is_found = is_auto or key in ("tokenizer", "sha256", "n_params", "parent_config")  # no plan names these
-            is_free = may_differ(key, "setting")
-            require(is_found or is_free, f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
-            if is_free and key in expected and is_kept(key):
+            # no plan names these facts, and the device decides on a dtype
+            if key in ("tokenizer", "sha256", "n_params", "parent_config") or (key == "dtype" and there == "auto"):
+                continue
+            require(may_differ(key, "setting"), f"{plan.path}: its {name} has {key} = {there!r}, not {here!r}")
+            if key in expected and is_kept(key):
                 print(f"{name} has {key} = {here!r}, and {there!r} in {plan.path}")
 
         # the parent as well, as far as a plan names what it is
