@@ -71,7 +71,7 @@ def put_names(axis):
     axis.set_xlim(right=right)
     ends = []
     for line in lines:
-        x, y = line.get_xdata()[-1], line.get_ydata()[-1]
+        x, y = line.get_xydata()[-1]
         style = dict(color=line.get_color(), fontsize=9)
         if x == right:
             ends.append((y, line.get_label(), style))

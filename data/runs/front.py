@@ -31,10 +31,10 @@ def draw_front(arms, path):
             draw_mean(panels[0], arms[encoder], "chance", "chance", color=ENCODER, ls=":")
 
         # single heads, where encoders are symmetric
-        draw_mean(axes[0, 0], arms["learned"], "heads", "its single heads", color=ENCODER, lw=1.2)
-        draw_mean(axes[0, 0], arms["learned"], "heads_chance", "heads' chance", color=ENCODER, ls=":", lw=0.8)
-
-        axes[0, 0].set_ylim(-0.15, 0.7)  # early, a few seeds of rotary encoders are above
+        first = axes[0, 0]
+        draw_mean(first, arms["learned"], "heads", "its single heads", color=ENCODER, lw=1.2)
+        draw_mean(first, arms["learned"], "heads_chance", "heads' chance", color=ENCODER, ls=":", lw=0.8)
+        first.set_ylim(-0.15, 0.7)  # early, a few seeds of rotary encoders are above
         for axis in axes.flat:
             put_names(axis)
             axis.label_outer()
