@@ -26,18 +26,21 @@ MOST_THIN = 48  # runs of a comparison: if there are more, none of them has a li
 
 def finish(folder):
     """Draws run.png for the run in a folder. Returns what to print at its end: scores, loss, and the picture."""
-    arm = draw_run(folder)
-    columns = {}
+    arm, columns = draw_run(folder), {}
+
+    def layers_of(score):
+        return arm.table.filter(regex=rf"^{score}_\d+$").dropna(how="all").to_numpy()  # (S, L), or empty
+
     for score in "symmetry", "heads", "directionality", "positions":
-        layers = arm.layers(score).to_numpy()  # (S, L), or empty
+        layers = layers_of(score)
         if len(layers):
             columns[f"{score}: start"] = layers[0]
             columns[f"{score}: end"] = layers[-1]
 
         # chance stands beside symmetry, and so does its limit (1, L), which wide models do not have
         if score == "symmetry":
-            columns["by chance"] = arm.layers("chance").to_numpy()[-1]
-            limits = arm.layers("symmetry_95").to_numpy()
+            columns["by chance"] = layers_of("chance")[-1]
+            limits = layers_of("symmetry_95")
             if len(limits):
                 columns["95 % below"] = limits[-1]
                 columns["beyond"] = np.where(layers[-1] > limits[-1], "yes", "no")

@@ -39,11 +39,6 @@ class Runs(NamedTuple):
         """Returns the last value of a measure in each run: a Series by seed, nan where a run has none."""
         return self.values(measure).groupby("seed", sort=False).last()
 
-    def layers(self, score):
-        """Returns a score of each layer, means over runs, at the steps that have it: (S, L), columns as symmetry_0."""
-        table = self.table.filter(regex=rf"^{score}_\d+$").groupby("step").mean().dropna(how="all")
-        return table.dropna(axis="columns", how="all")  # another arm of the same file may have more layers
-
 
 def by_step(rows):
     """
