@@ -63,8 +63,8 @@ def split_inputs(trainer):
     n, x_sum, xx_sum = 0, 0.0, 0.0
     for x in inputs(trainer, range(N_BATCHES)):
         n += x.shape[1]
-        x_sum = x_sum + x.sum(1)  # (L, T, C)
-        xx_sum = xx_sum + (x.flatten(1, 2).mT @ x.flatten(1, 2))  # (L, C, C)
+        x_sum += x.sum(1)  # (L, T, C)
+        xx_sum += x.flatten(1, 2).mT @ x.flatten(1, 2)  # (L, C, C)
     p = trainer.place.mean(x_sum / n)
     return p, trainer.place.mean(xx_sum / n) - p.mT @ p  # x^T x = p^T p + t^T t, because t is 0 on average
 
@@ -73,7 +73,7 @@ def share_of_logits(trainer, w, p):
     """Returns R^2 = 1 - |L - L_pp|^2 / |L|^2 of each layer, L = x W x^T and L_pp = p W p^T. w (L, C, C)."""
     # softmax does not see what all keys of a query have in common, so take off the mean over those that it sees
     T = p.shape[1]
-    sees = torch.ones(T, T, dtype=p.dtype, device=p.device)
+    sees = p.new_ones(T, T)
     if trainer.cfg.causal:
         sees = sees.tril()
 
@@ -86,8 +86,8 @@ def share_of_logits(trainer, w, p):
     errors, squares = 0.0, 0.0
     for x in inputs(trainer, range(N_BATCHES, 2 * N_BATCHES)):
         logits = less_mean(x @ w[:, None] @ x.mT)  # (L, B, T, T)
-        errors = errors + (logits - of_positions[:, None]).square().sum((1, 2, 3))
-        squares = squares + logits.square().sum((1, 2, 3))
+        errors += (logits - of_positions[:, None]).square().sum((1, 2, 3))
+        squares += logits.square().sum((1, 2, 3))
     return 1 - trainer.place.mean(errors) / trainer.place.mean(squares)  # (L,)
 
 
