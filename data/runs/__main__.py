@@ -60,10 +60,10 @@ def report_runs(args):
         write_comparison(args.csv, arms)
     arms, time = at_one_time(arms)
     if args.plot:
-        from data.runs import curves  # and matplotlib with it
+        from data.runs import plots  # and matplotlib with it
 
         picture = run_file(plan.path).get("picture", {}) if plan and is_plain and not args.title else {}
-        curves.plot_arms(arms, args.plot, tested, args.measure, args.title, picture)
+        plots.plot_arms(arms, args.plot, tested, args.measure, args.title, picture)
     by_layer = args.by_layer or (is_plain and are_single)  # single runs can be looked at, and not compared in pairs
     tables = [table_of(args, arms, time, tested, by_layer)]
     if args.by_layer and any(len(arm.curves("from_positions")) for arm in arms.values()):
