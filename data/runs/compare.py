@@ -48,12 +48,14 @@ LEGEND = {  # what a column means, in a line of 116 characters at most; a score 
 
 def arms_table(arms, measure, has_pairs=True, has_all=False):
     """Returns a row for each arm that has a measure. has_pairs: with its difference. has_all: with more columns."""
+    # an arm with a run that lacks the measure has no mean
     has = {name: arm for name, arm in arms.items() if end_of(arm, measure).notna().all()}
     require(has, f"no run has {measure}: data/results/csv/README.md says what runs have")
     left_out = [name for name in arms if name not in has]
     if left_out:
         print(f"Left out, because not all of their runs have {measure}: {', '.join(left_out)}")
 
+    # a row for each of the others: its measure, its difference, its scores
     tasks, rows = tasks_of(has), {}
     for name, arm in has.items():
         row = {"n": len(arm.seeds()), "task": tasks[name], measure: mean_cell(arm, measure, digits=3)}
