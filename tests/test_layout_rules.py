@@ -24,59 +24,82 @@ GEMMA_3N = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_visi
     LLAMA, model_type="gemma3n_text", num_hidden_layers=17, head_dim=8, use_bidirectional_attention="vision"))
 CLIP = dict(model_type="clip", text_config={}, vision_config=dict(num_attention_heads=4, num_hidden_layers=3),
             vision_config_dict=dict(num_hidden_layers=1))
-TEXT = {"text": (True, 2, 4, 4)}
+TEXT = {"text": (True, [0, 1], 4, 4)}
+PLAIN = {"": (True, [0, 1], 4, 4)}
+GEMMA_3N_NAMES = llama(range(17), prefix="model.language_model.") | qk("model.audio_tower.layers.{i}.self_attn") | {
+    "model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}
+CLIP_VISION = qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768))
+UNKNOWN_RULE = LLAMA | {"num_hidden_layers": 8, "linear_attn_config": {"head_dim": 8}}
+T5 = dict(model_type="t5", num_layers=2, num_heads=4, d_kv=8)
+SIGLIP = dict(model_type="siglip", text_config=dict(num_hidden_layers=2, num_attention_heads=4),
+              vision_config=dict(num_hidden_layers=2, num_attention_heads=4))
 
-FOUND = {  # config, names; for each stack: causal, layers, query heads, key heads (of the last layer)
+FOUND = {  # config, names; for each stack: causal, layers, query heads, key heads (of the last layer); what is left out
     "the text of old Qwen2-VL files has its sizes at the top": (
         dict(LLAMA, model_type="qwen2_vl", vision_config={"depth": 1, "num_heads": 2}),
-        llama() | qk("visual.blocks.{i}.attn", [0], (72, 24), weights="qkv"), {"vision": (False, 1, 2, 2)} | TEXT),
+        llama() | qk("visual.blocks.{i}.attn", [0], (72, 24), weights="qkv"),
+        {"vision": (False, [0], 2, 2)} | TEXT, []),
     "a backbone of timm is no stack, and usually 15 layers of Gemma 3n take the keys of others": (
-        GEMMA_3N, llama(range(17), prefix="model.language_model.")
-        | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT),
+        GEMMA_3N, GEMMA_3N_NAMES, TEXT, ["audio_tower", "15 of 17 layers, which take the keys of earlier ones"]),
     "the audio tower of Gemma, which scales its queries by the dimension, is left out by name": (
         dict(model_type="gemma4", text_config=LLAMA, audio_config={"model_type": "gemma4_audio"}),
         llama(prefix="model.language_model.") | qk("model.audio_tower.layers.{i}.self_attn")
-        | {"model.audio_tower.layers.0.self_attn.per_dim_scale": (8,)}, TEXT),
+        | {"model.audio_tower.layers.0.self_attn.per_dim_scale": (8,)}, TEXT, ["audio_tower"]),
     "CLIP's parts may name no model_type, and vision_config_dict of early files replaces vision_config": (
-        CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768))
-        | qk("text_model.encoder.layers.{i}.self_attn", range(12), (512, 512)),
-        {"vision": (False, 1, 12, 12), "text": (True, 12, 8, 8)}),
-    "layers that predict further tokens are left out": (
-        LLAMA | {"num_nextn_predict_layers": 1},
-        llama(range(3)) | llama([0], prefix="mtp.") | qk("model.mtp_block.{i}.self_attn", [0]),
-        {"": (True, 2, 4, 4)}),
-    "a causal model trained on without its mask is neither": (
-        LLAMA | {"is_causal": False}, llama(), {"": (None, 2, 4, 4)}),
-    **{f"as {keys} may say": (LLAMA | keys, llama(), {"": (None, 2, 4, 4)}) for keys in (
-        {"architectures": ["LlamaBidirectionalModel"]}, {"architectures": ["LlamaBiForMNTP"]},
+        CLIP, CLIP_VISION | qk("text_model.encoder.layers.{i}.self_attn", range(12), (512, 512)),
+        {"vision": (False, [0], 12, 12), "text": (True, [*range(12)], 8, 8)}, []),
+    "a part that is not in the files": (
+        CLIP, CLIP_VISION, {"vision": (False, [0], 12, 12)}, ["no attention of the text is in these files"]),
+    "a side that is not in the files": (
+        T5, qk("encoder.block.{i}.layer.0.SelfAttention", weights="q k"), {"encoder": (False, [0, 1], 4, 4)},
+        ["the decoder is not in these files"]),
+    "layers that predict further tokens, by their name": (
+        LLAMA, llama() | llama([0], prefix="mtp.") | qk("model.mtp_block.{i}.self_attn", [0]), PLAIN,
+        ["layers that predict tokens"]),
+    "and by their number": (
+        LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)), PLAIN, ["layers that predict tokens"]),
+    "cross-attention in layers of its own, as in Mllama": (
+        LLAMA | {"num_hidden_layers": 4, "cross_attention_layers": [1, 3]},
+        llama([0, 2]) | qk("model.layers.{i}.cross_attn", [1, 3]), {"": (True, [0, 2], 4, 4)},
+        ["2 of 4 layers, which have no self-attention with a softmax", "cross-attention"]),
+    "attention that pools tokens: in SigLIP a query that is learned looks at all tokens of the last layer": (
+        SIGLIP, qk("text_model.encoder.layers.{i}.self_attn") | qk("vision_model.encoder.layers.{i}.self_attn")
+        | {"vision_model.head.attention.in_proj_weight": (96, 32)},
+        {"text": (False, [0, 1], 4, 4), "vision": (False, [0, 1], 4, 4)}, ["attention that pools tokens"]),
+    "by a rule that is not known, layers with queries and keys are scored; Kimi's others have queries, too": (
+        UNKNOWN_RULE, llama([3, 7]) | {f"model.layers.{i}.self_attn.q_proj.weight": (32, 32) for i in (0, 1)},
+        {"": (True, [3, 7], 4, 4)}, ["6 of 8 layers, which have no queries and keys"]),
+    "by such a rule, all layers": (UNKNOWN_RULE, llama(range(8)), {"": (True, [*range(8)], 4, 4)}, []),
+    **{f"a causal model trained on without its mask is neither, as {keys} says": (
+        LLAMA | keys, llama(), {"": (None, [0, 1], 4, 4)}, []) for keys in (
+        {"is_causal": False}, {"architectures": ["LlamaBidirectionalModel"]}, {"architectures": ["LlamaBiForMNTP"]},
         {"architectures": ["LlamaEncoderModel"]}, {"is_decoder": False}, {"bidirectional": True})},
     "LTG-BERT as its authors save it": (
         LLAMA | {"model_type": "ltgbert"}, qk("transformer.layers.{i}.attention", q=(64, 32), weights="in_proj_qk")
         | {f"transformer.layers.0.attention.{name}": (32, 32) for name in (
             "in_proj_v.weight", "in_proj_v.bias", "out_proj.weight", "post_layer_norm.weight", "position_indices")},
-        {"": (False, 2, 4, 4)}),
+        {"": (False, [0, 1], 4, 4)}, []),
     "the image tower of AIMv2 alone, with its pooling head": (
         LLAMA | {"model_type": "aimv2_vision_model"}, qk("encoder.layers.{i}.attention")
-        | {"head.k_proj.weight": (32, 32), "head.v_proj.weight": (32, 32)}, {"": (False, 2, 4, 4)}),
+        | {"head.k_proj.weight": (32, 32), "head.v_proj.weight": (32, 32)}, {"": (False, [0, 1], 4, 4)}, []),
     "a bias and an adapter elsewhere change no query or key": (
         LLAMA, llama() | {"model.layers.0.mlp.down_proj.lora_A.weight": (8, 32),
                           "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32),
                           "model.layers.0.self_attn.rotary_emb.inv_freq": (4,),
-                          "model.layers.0.self_attn.q_proj.bias": (32,)}, {"": (True, 2, 4, 4)}),
+                          "model.layers.0.self_attn.q_proj.bias": (32,)}, PLAIN, []),
 }
 
 
-@pytest.mark.parametrize("config, names, stacks", FOUND.values(), ids=FOUND)
-def test_what_is_found(config, names, stacks):
+@pytest.mark.parametrize("config, names, stacks, left_out", FOUND.values(), ids=FOUND)
+def test_what_is_found_and_what_is_told_to_be_left_out(config, names, stacks, left_out):
     meta = {name: torch.empty(shape, device="meta") for name, shape in names.items()}
     seen = {}
-    found, _ = find_layers(config, names)
+    found, told = find_layers(config, names)
     for layer in found:
-        before = seen.get(layer.stack, (layer.causal, 0))
-        assert before[:2] == (layer.causal, layer.index)
         w_q, w_k = layer.heads(meta)
-        seen[layer.stack] = (layer.causal, layer.index + 1, len(w_q), len(w_k))
-    assert seen == stacks
+        _, before, *_ = seen.get(layer.stack, (layer.causal, []))
+        seen[layer.stack] = (layer.causal, [*before, layer.index], len(w_q), len(w_k))
+    assert seen == stacks and told == left_out
 
 
 @pytest.mark.parametrize("keys, layers", [
@@ -97,47 +120,6 @@ def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is
     for lost in layers:
         with pytest.raises(CheckpointError, match=f"layer {lost} missing: get all files.*layer_types"):
             find_layers(config, llama(i for i in layers if i != lost))
-
-
-UNKNOWN_RULE = LLAMA | {"num_hidden_layers": 8, "linear_attn_config": {"head_dim": 8}}
-
-
-def test_where_the_config_has_a_rule_that_is_not_known_layers_with_queries_and_keys_are_scored_and_counted():
-    others = {f"model.layers.{i}.self_attn.q_proj.weight": (32, 32) for i in (0, 1)}  # Kimi's layers have these, too
-    found, left_out = find_layers(UNKNOWN_RULE, llama([3, 7]) | others)
-    assert [(layer.stack, layer.index) for layer in found] == [("", 3), ("", 7)]
-    assert left_out == ["6 of 8 layers, which have no queries and keys"]
-    assert find_layers(UNKNOWN_RULE, llama(range(8)))[1] == []
-
-
-SHARED_KEYS = "15 of 17 layers, which take the keys of earlier ones"
-T5 = dict(model_type="t5", num_layers=2, num_heads=4, d_kv=8)
-WHISPER = dict(model_type="whisper", encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-               decoder_attention_heads=4)
-T5_ENCODER = qk("encoder.block.{i}.layer.0.SelfAttention", weights="q k")
-LEFT_OUT = [  # config, names, in words what is left out
-    (LLAMA, llama(), []),
-    (GEMMA_3N, llama(range(17), prefix="model.language_model."), [SHARED_KEYS]),
-    (GEMMA_3N, llama(range(17), prefix="model.language_model.") | qk("model.audio_tower.layers.{i}.self_attn"),
-     ["audio_tower", SHARED_KEYS]),
-    (LLAMA, llama() | qk("mtp.layers.{i}.self_attn"), ["layers that predict tokens"]),
-    (LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)), ["layers that predict tokens"]),
-    (T5, T5_ENCODER, ["the decoder is not in these files"]),
-    (T5, T5_ENCODER | qk("decoder.block.{i}.layer.0.SelfAttention", weights="q k")
-     | qk("decoder.block.{i}.layer.1.EncDecAttention", weights="q k"), ["cross-attention"]),
-    (WHISPER, qk("model.encoder.layers.{i}.self_attn") | qk("model.decoder.layers.{i}.self_attn")
-     | qk("model.decoder.layers.{i}.encoder_attn"), ["cross-attention"]),
-    (LLAMA | {"num_hidden_layers": 4, "cross_attention_layers": [1, 3]},  # Mllama
-     llama([0, 2]) | qk("model.layers.{i}.cross_attn", [1, 3]),
-     ["2 of 4 layers, which have no self-attention with a softmax", "cross-attention"]),
-    (CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768)),
-     ["no attention of the text is in these files"]),
-]
-
-
-@pytest.mark.parametrize("config, names, left_out", LEFT_OUT)
-def test_what_is_left_out_is_told(config, names, left_out):
-    assert find_layers(config, names)[1] == left_out
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -200,14 +182,3 @@ def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message.replace("{", r"\{")) as error:
         find_layers(config, names)
     assert "\n" not in str(error.value)
-
-
-def test_attention_that_pools_tokens_is_named_as_left_out():
-    """As in SigLIP: one query, learned, looks at all tokens of the last layer. It is no layer of the model."""
-    config = dict(model_type="siglip", text_config=dict(num_hidden_layers=2, num_attention_heads=4),
-                  vision_config=dict(num_hidden_layers=2, num_attention_heads=4))
-    shapes = {f"{part}_model.encoder.layers.{i}.self_attn.{x}_proj.weight": (32, 32)
-              for part in ("text", "vision") for i in range(2) for x in "qk"}
-    assert find_layers(config, shapes)[1] == []
-    shapes["vision_model.head.attention.in_proj_weight"] = (96, 32)
-    assert find_layers(config, shapes)[1] == ["attention that pools tokens"]
