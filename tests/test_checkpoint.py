@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import struct
 import time
 import zipfile
 
@@ -41,9 +40,11 @@ def test_a_folder_or_file_of_a_repository_is_read_at_the_commit_of_its_revision(
         assert read(source).config == json.loads(CONFIG)
 
 
-def test_the_token_reaches_the_hub_and_never_the_cdn(hub, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+def test_a_gated_repository_needs_a_token_which_reaches_the_hub_and_never_the_cdn(hub, monkeypatch):
     hub.add("org/toy", SINGLE, gated="hf_secret")
+    assert "gated repo" in refusal("org/toy")
+    hub.log.clear()
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
     read("org/toy")
     assert all(r.headers["authorization"] == "Bearer hf_secret" for r in hub.log if r.host == "hub")
     assert any(r.host == "cdn" for r in hub.log)
@@ -83,67 +84,71 @@ def test_the_first_question_is_asked_again_when_a_busy_hub_says_and_not_for_ever
     assert "429" in refusal("org/toy") and len(hub.busy) > 10
 
 
-@pytest.mark.parametrize("source, words", [
-    ("org/closed", "gated repo"), ("org/none", "Repository Not Found"),
-    ("bert-bas", "the nearest names are bert-base")])
-def test_what_is_not_to_be_had_is_refused_in_one_line(hub, source, words):
-    hub.add("org/closed", SINGLE, gated="hf_right")
-    assert words in refusal(source)
+def test_a_name_of_models_csv_has_an_id_and_an_unknown_name_is_refused(hub):
+    assert find_source("bert-base@v2") == "google-bert/bert-base-uncased@v2"
+    assert "the nearest names are bert-base" in refusal("bert-bas")
+    assert "Repository Not Found" in refusal("org/none")
 
 
-# ---- files of safetensors ----------------------------------------------------------------------------------------
+# ---- which files are one whole model -----------------------------------------------------------------------------
 
 
-HEADER = '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}'
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("hit",)
 
 
-def with_header(old="", new=""):
-    """A file with this header, changed, and 16 bytes of data."""
-    header = HEADER.replace(old, new).encode()
-    return struct.pack("<Q", len(header)) + header + bytes(16)
+FIRST, LAST = SHARDS
+MOVED, *LEFT = SHARDS[FIRST]  # names of tensors
+STALE = {LAST: save(SHARDS[LAST] | {MOVED: torch.zeros_like(WEIGHTS[MOVED])})}  # an old copy, in the file read last
+LOST = {FIRST: save({name: WEIGHTS[name] for name in LEFT})}
+HALF = {"weight_map": {name: file for name, file in INDEX["weight_map"].items() if name != MOVED}}
+BESIDE = {"ckpt.pt": as_bin({"model": WEIGHTS}), "model.safetensors": FILE}
+# With what MAE, DeiT and DINO save beside the weights.
+MAE = {"mae.pth": as_bin({"model": WEIGHTS, "epoch": 3, "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.95))}),
+       "optimizer.pt": b""}
+ADAPTER = SINGLE | {"adapter_config.json": CONFIG, "adapter_model.safetensors": FILE}
 
 
-@pytest.mark.parametrize("files", [
-    *[{"model.safetensors": data} for data in (
-        b"", FILE[:-1], with_header('"b"', '"a"'), with_header("[8,16]", "[4,12]"), with_header("[2]", "[3]"))],
-    {BIN: as_bin(WEIGHTS)[:-300]},
-    {file: data for file, data in SHARDED.items() if file != next(iter(SHARDS))},
-])
-def test_what_is_damaged_is_refused_in_one_line(tmp_path, files):
-    one_line(lambda: open_checkpoint(folder(tmp_path / "toy", files)))
-    assert open_checkpoint(folder(tmp_path / "whole", {"model.safetensors": with_header()})).n_params == 4
+def wrapped(rename):
+    return {"model.safetensors": save({rename(name): weight for name, weight in WEIGHTS.items()})}
 
 
-def test_the_index_says_which_file_holds_a_tensor(tmp_path):
-    """An old copy of one, in the file that is read last, does not win; nor is what is not there left out."""
-    first, last = SHARDS
-    stale = next(iter(SHARDS[first]))
-    read(folder(tmp_path / "old", SHARDED | {last: save(SHARDS[last] | {stale: torch.zeros_like(WEIGHTS[stale])})}))
-    lost = SHARDED | {first: save({name: weight for name, weight in SHARDS[first].items() if name != stale})}
-    assert stale in refusal(folder(tmp_path / "lost", lost))
-    half = {"weight_map": {name: file for name, file in INDEX["weight_map"].items() if name != stale}}
-    half = SHARDED | {"model.safetensors.index.json": json.dumps(half).encode()}
-    assert f"does not list ['{stale}']" in refusal(folder(tmp_path / "half", half))
+REFUSED = [  # files, which of them is asked for ("": their folder), what is said
+    *[({"model.safetensors": data}, "", words) for data, words in {
+        b"": "cut short", FILE[:-1]: "cut short", FILE.replace(b"[1024,256]", b"[1024,257]"): "damaged at emb",
+        FILE.replace(b"[1310720,1572864]", b"[1048576,1310720]"): "damaged at layers.0",  # two at the same place
+        FILE.replace(b"layers.0.q.weight", b"layers.0.k.weight"): "damaged at layers.0"}.items()],
+    ({BIN: as_bin(WEIGHTS)[:-300]}, "", ""),
+    ({file: data for file, data in SHARDED.items() if file != FIRST}, "", FIRST),
+    (SHARDED | LOST, "", MOVED),
+    (SHARDED | {"model.safetensors.index.json": json.dumps(HALF).encode()}, "", f"does not list ['{MOVED}']"),
+    ({file: SHARDED[file] for file in SHARDS}, "", "get the index.json of its pieces"),
+    *[({file: SHARDED[file], "config.json": CONFIG}, file, "is a piece by its name") for file in SHARDS],
+    *[({path: as_bin(WEIGHTS)}, path, "is a piece by its name")
+      for path in ("consolidated.00.pth", "rank_0/a.pt", "a-00001-of-00002.pt")],
+    ({"model.safetensors": save(WEIGHTS | {f"_orig_mod.{name(0, 'q')}": torch.zeros(3)})}, "", "are both called"),
+    ({BIN: as_bin({"x": Bomb()})}, "", f"{BIN} would run code"),
+    (BESIDE, "", "model.safetensors and ckpt.pt may be of two models: give the path of one file"),
+    (MAE, "", "mae.pth, optimizer.pt: give the path of the file"),
+    *[(ADAPTER, file, "an adapter, not a model") for file in ("", "adapter_model.safetensors")],
+]
 
 
-def test_a_file_of_an_index_is_the_whole_model_and_without_the_index_it_is_a_piece(tmp_path):
-    first, last = SHARDS
-    for file in SHARDS:
-        assert set(read(folder(tmp_path / "all", SHARDED) / file).tensors) == set(WEIGHTS)
-        piece = folder(tmp_path / file, {file: SHARDED[file]})  # with a config.json
-        assert "is a piece by its name" in refusal(piece / file)
-    told = refusal(folder(tmp_path / "none", {file: SHARDED[file] for file in SHARDS}))
-    assert "get the index.json of its pieces" in told
+@pytest.mark.parametrize("files, file, words", REFUSED)
+def test_what_is_not_one_whole_model_is_refused_in_one_line_and_runs_no_code(tmp_path, monkeypatch, files, file, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in one_line(lambda: open_checkpoint(folder(tmp_path / "toy", files, None) / file))
+    assert not (tmp_path / "hit").exists()
 
 
-@pytest.mark.parametrize("wrap", [
-    lambda name: f"module._orig_mod.{name}",
-    lambda name: name.replace(".q.", "._fsdp_wrapped_module.q._checkpoint_wrapped_module.")])
-def test_names_are_those_of_the_plain_model_whatever_wrapped_it(tmp_path, wrap):
-    state = {wrap(name): weight for name, weight in WEIGHTS.items()}
-    assert set(read(folder(tmp_path / "toy", {"model.safetensors": save(state)})).tensors) == set(WEIGHTS)
-    both = save(WEIGHTS | {f"_orig_mod.{name(0, 'q')}": torch.zeros(3)})
-    assert "are both called" in refusal(folder(tmp_path / "both", {"model.safetensors": both}))
+@pytest.mark.parametrize("files, file", [
+    *[(SHARDED, file) for file in SHARDS], (SHARDED | STALE, ""), (MAE, "mae.pth"), (BESIDE, "model.safetensors"),
+    ({"step_1-00001-of-00001.pt": as_bin(WEIGHTS)}, "step_1-00001-of-00001.pt"),
+    (wrapped(lambda name: f"module._orig_mod.{name}"), ""),
+    (wrapped(lambda name: name.replace(".q.", "._fsdp_wrapped_module.q._checkpoint_wrapped_module.")), "")])
+def test_of_the_right_files_every_tensor_is_read_by_its_name_in_the_plain_model(tmp_path, files, file):
+    assert set(read(folder(tmp_path / "toy", files) / file).tensors) == set(WEIGHTS)
 
 
 @pytest.mark.parametrize("file, written", [("model.safetensors", save), (BIN, as_bin)])
@@ -167,17 +172,6 @@ def test_views_and_ties_come_out_as_torch_has_saved_them(tmp_path, options):
     assert opened.n_params == sum(state[name].numel() for name in distinct)
 
 
-class Bomb:
-    def __reduce__(self):
-        return os.mkdir, ("hit",)
-
-
-def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    told = refusal(folder(tmp_path / "toy", {BIN: as_bin({"x": Bomb()})}))
-    assert BIN in told and not (tmp_path / "hit").exists()
-
-
 # ---- what other programs write -----------------------------------------------------------------------------------
 
 C, H, D, N = 24, 4, 6, 2  # n_embd, n_head, head_dim, n_layer
@@ -191,12 +185,6 @@ def of_nanogpt():
     saved = {"model": state, "optimizer": {"state": {0: {"step": torch.tensor(10.0)}}}, "iter_num": 10,
              "model_args": SIZES | dict(block_size=8, bias=False), "config": {"out_dir": "out"}}
     return {"ckpt.pt": as_bin(saved), "model.safetensors": FILE, "config.json": CONFIG}
-
-
-def test_neither_a_ckpt_nor_the_weights_beside_it_are_guessed(tmp_path):
-    run = folder(tmp_path / "run", of_nanogpt())
-    assert "model.safetensors and ckpt.pt may be of two models: give the path of one file" in refusal(run)
-    assert read(run / "model.safetensors").note.endswith("in model.safetensors")
 
 
 def test_an_adapter_in_memory_is_refused_as_one_on_disk():
@@ -224,14 +212,6 @@ def test_training_scripts_have_their_own_config(tmp_path, files, file):
         assert torch.equal(torch.cat([*w_q], 1), q.T) and torch.equal(torch.cat([*w_k], 1), k.T)
 
 
-def test_a_file_of_another_program_is_read_if_its_path_is_given(tmp_path):
-    """With what MAE, DeiT and DINO save beside the weights."""
-    saved = {"model": WEIGHTS, "epoch": 3, "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.95))}
-    run = folder(tmp_path / "run", {"mae.pth": as_bin(saved), "optimizer.pt": b""})
-    assert "config.json, mae.pth, optimizer.pt: give the path of the file" in refusal(run)
-    assert set(read(run / "mae.pth").tensors) == set(WEIGHTS)
-
-
 def test_of_several_models_in_one_file_those_that_are_not_read_are_named(tmp_path):
     one, other = [{f"layers.0.self_attn.{x}_proj.weight": torch.randn(16, 16) for x in "qk"} for _ in range(2)]
     saved = {"net": other, "model": one, "model_ema": other, 7: other, "rng": {"cpu": torch.get_rng_state()},
@@ -241,20 +221,3 @@ def test_of_several_models_in_one_file_those_that_are_not_read_are_named(tmp_pat
     scored, alone = analyze.score_model(run / "a.pt"), analyze.score_model(run / "b.pt")
     assert scored.note.endswith(" in a.pt; left out: net; model_ema; 7") and "left out" not in alone.note
     assert list(scored.table.symmetry) == list(alone.table.symmetry)
-
-
-def test_an_adapter_is_refused(tmp_path):
-    run = folder(tmp_path / "run", SINGLE | {"adapter_config.json": CONFIG, "adapter_model.safetensors": FILE}, None)
-    for source in run, run / "adapter_model.safetensors":
-        assert "an adapter, not a model" in refusal(source)
-
-
-@pytest.mark.parametrize("path", ["consolidated.00.pth", "rank_0/a.pt", "a-00001-of-00002.pt"])
-def test_a_piece_is_known_by_its_name(tmp_path, path):
-    assert "piece by its name" in refusal(folder(tmp_path / "run", {path: as_bin(WEIGHTS)}, None) / path)
-    whole = folder(tmp_path / "whole", {"step_1-00001-of-00001.pt": as_bin(WEIGHTS)}, None)
-    read(whole / "step_1-00001-of-00001.pt")
-
-
-def test_a_name_of_models_csv_has_an_id():
-    assert find_source("bert-base@v2") == "google-bert/bert-base-uncased@v2"
