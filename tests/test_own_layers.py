@@ -88,7 +88,7 @@ def test_a_module_that_is_no_plain_linear_is_refused_with_what_to_give(module, n
     with pytest.raises(ValueError, match=f"layer 0: this {name} .*{MERGED}"):
         score_layers([(module, module)])
     w = module.weight.T
-    assert scored([(w, w)]) == pytest.approx([symmetry_of(w, w)])
+    assert scored([(w, w.detach().numpy())]) == pytest.approx([symmetry_of(w, w)])
 
 
 def with_hook_of_accelerate(linear):
@@ -137,6 +137,8 @@ def test_numbers_that_are_no_weights_before_they_are_multiplied_by_scales_are_re
 
 
 def test_tensors_without_numbers_are_refused_in_one_line(tmp_path):
+    with pytest.raises(analyze.CheckpointError, match="layer 0: W_qk of this layer is zero"):
+        score_layers([(torch.zeros(C, C), torch.ones(C, C))])
     with pytest.raises(ValueError, match="layer 0: .*is on the meta device: load the model without offloading it"):
         score_layers([pair(device="meta")])
     config = LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=9)
@@ -165,8 +167,12 @@ def test_heads_that_are_no_pair_and_lists_in_place_of_pairs_are_refused_with_wha
         with pytest.raises(ValueError, match=r"layer 0: expected W_q and W_k of \(C, H D\).*heads = \(H, Hkv\), got "
                            rf"\(16, 12\), \(16, 12\) and heads = {re.escape(str(heads))}"):
             score_layers(FITS, heads)
+    [(w_q, w_k)] = FITS
+    for heads in (1, 1), (4, 1), (6, 2):
+        with pytest.raises(ValueError, match="layer 0: expected W_q and W_k"):
+            score_layers([(w_q, w_k[:, :6])], heads)  # two key heads
     queries, keys = list(torch.randn(3, C, 8)), list(torch.randn(3, C, 4))
-    for n in 2, 3:
+    for n in 1, 2, 3:
         with pytest.raises(ValueError, match=r"layer 0: expected W_q and W_k .*zip\(queries, keys\)"):
             score_layers([queries[:n], keys[:n]], heads=(2, 1))
         assert len(score_layers(zip(queries[:n], keys[:n]), heads=(2, 1)).table) == n
@@ -227,18 +233,21 @@ def test_the_lines_for_transformerlens_run_on_a_model_of_its_shapes(tmp_path, mo
 # ---- W_qk of a head ----------------------------------------------------------------------------------------------
 
 
-def test_w_qk_of_a_head_is_of_its_own_key_head(tmp_path):
-    q, k = torch.randn(6, D, C), torch.randn(2, D, C)
-    weights = {"model.layers.0.self_attn.q_proj.weight": q.flatten(0, 1),
-               "model.layers.0.self_attn.k_proj.weight": k.flatten(0, 1)}
-    config = dict(model_type="llama", num_hidden_layers=1, num_attention_heads=6, num_key_value_heads=2, head_dim=D)
+def test_w_qk_of_a_layer_and_of_a_head_which_is_of_its_own_key_head(tmp_path):
+    q, k = torch.randn(2, 6, D, C), torch.randn(2, 2, D, C)  # of two layers
+    weights = {f"model.layers.{i}.self_attn.{name}_proj.weight": w[i].flatten(0, 1)
+               for i in range(2) for name, w in (("q", q), ("k", k))}
+    config = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=D)
     model = analyze.score_model(model_folder(tmp_path / "m", weights, config), per_head=True)
-    of_heads = [q[h].double().T @ k[h // 3].double() for h in range(6)]
-    for h, expected in enumerate(of_heads):
-        torch.testing.assert_close(model.wqk(layer=0, head=h), expected)
-        [symmetry] = model.table[model.table["head"] == h]["symmetry"]
-        assert analyze.symmetry(model.wqk(0, head=h)).item() == pytest.approx(symmetry, abs=1e-5)
-    torch.testing.assert_close(model.wqk(0), sum(of_heads))
+    for i in range(2):
+        of_heads = [q[i, h].double().T @ k[i, h // 3].double() for h in range(6)]
+        rows = model.table[(model.table.layer == i) & model.table["head"].notna()]
+        assert list(rows.symmetry) == pytest.approx([analyze.symmetry(m).item() for m in of_heads], abs=1e-5)
+        for h, expected in enumerate(of_heads):
+            torch.testing.assert_close(model.wqk(layer=i, head=h), expected)
+        torch.testing.assert_close(model.wqk(i), sum(of_heads))
+    with pytest.raises(analyze.CheckpointError, match="no layer 3 of stack ''"):
+        model.wqk(3)
     for head in -1, 6:
         with pytest.raises(analyze.CheckpointError, match=f"no head {head}: layer 0 has heads 0 to 5"):
             model.wqk(0, head=head)
