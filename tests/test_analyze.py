@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
+from transformers import AutoModel, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, directionality_eq17, scores, symmetry
@@ -24,7 +24,6 @@ ROOT = Path(analyze.__file__).parent
 LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
                     head_dim=16, intermediate_size=32)
 T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
-TINY = dict(vocab_size=30, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
 QUERY = "encoder.layer.{i}.attention.self.query.weight"  # of BERT
 KEY = "encoder.layer.{i}.attention.self.key.weight"
 PAIRS = torch.randn(3, 2, 16, 16, generator=torch.Generator().manual_seed(0))  # q.weight and k.weight of three layers
@@ -35,7 +34,7 @@ def bert(path, pairs=PAIRS):
     weights = {"embeddings.word_embeddings.weight": torch.randn(10, 16)}
     for i, (q, k) in enumerate(pairs):
         weights |= {QUERY.format(i=i): q, KEY.format(i=i): k}
-    config = dict(model_type="bert", num_hidden_layers=3, num_attention_heads=2, hidden_size=16)
+    config = dict(model_type="bert", num_hidden_layers=3, num_attention_heads=2, hidden_size=pairs.shape[-1])
     return str(model_folder(path, weights, config))
 
 
@@ -77,12 +76,12 @@ def factors(C, r, seed=0):
 
 @pytest.mark.parametrize("C, r", [(64, 8), (64, 64), (300, 16), (200, 100)])
 @pytest.mark.parametrize("gamma, dtype", [(1.0, torch.float32), (2.0, torch.bfloat16)])
-def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
+def test_scores_from_factors_are_the_definitions_to_1e_5_whatever_the_size_of_the_weights(C, r, gamma, dtype):
     w_q, w_k = (w.to(dtype) for w in factors(C, r))
     m = w_q.double() @ w_k.double().T
-    assert numbers(scores(w_q, w_k, gamma)) == pytest.approx(defined(m, gamma), abs=1e-5)
-    of_notebook = scores(torch.nn.Parameter(w_q), w_k.double().numpy(), gamma)
-    assert numbers(of_notebook) == pytest.approx(defined(m, gamma), abs=1e-5)
+    for pair in (w_q, w_k), (torch.nn.Parameter(w_q), w_k.double().numpy()), *[
+            (w_q.double() * scale, w_k.double() * scale) for scale in (1e-160, 1e150)]:
+        assert numbers(scores(*pair, gamma)) == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
     assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
 
@@ -116,34 +115,27 @@ def test_a_fork_that_adds_a_score_finds_it_everywhere(analysed, monkeypatch):
     assert list(np.sign(found.table.trace)) == [np.sign(np.trace(m)) for m in wqk_of(PAIRS)]
 
 
-def test_a_project_with_packages_of_our_names_keeps_them_and_its_model_is_scored(tmp_path):
-    for name in "data", "config", "model":
+@pytest.mark.parametrize("imported, package", [
+    ("import data, config, model", "data_of_analyze"), ("", "data_of_analyze"), (None, "data")])
+def test_the_science_needs_torch_alone_and_models_are_scored_beside_packages_of_our_names(tmp_path, imported, package):
+    """`from analyze import scores` loads no other file of ours. imported: by a project with such packages, if any."""
+    for name in () if imported is None else ("data", "config", "model"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("MINE = True\n")
     bert(tmp_path / "m")
-    code = ("import data, config, model, sys\n"
-            f"sys.path.append({str(ROOT)!r})\n"
-            "import analyze\n"
-            "from data import MINE\n"
-            "print(*analyze.score_model('m').table.symmetry)")
-    printed = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)
-    assert list(map(float, printed.split())) == pytest.approx([defined(m)[0] for m in wqk_of(PAIRS)], abs=1e-6)
-
-
-@pytest.mark.parametrize("has_data", [True, False])
-def test_the_science_needs_torch_alone_and_errors_are_of_one_class_beside_another_data(tmp_path, has_data):
-    """`from analyze import scores` loads no other file of ours, and analyze.CheckpointError is the one that is raised."""
-    if has_data:
-        (tmp_path / "data.py").write_text("MINE = True\n")
-    code = (f"import sys\nsys.path.append({str(ROOT)!r})\n"
+    code = (f"{imported or ''}\nimport sys\nsys.path.append({str(ROOT)!r})\n"
             "from analyze import scores\n"
             "files = {name: str(getattr(module, '__file__', '')) for name, module in sys.modules.items()}\n"
             f"print([name for name, file in files.items() if {str(ROOT)!r} in file and 'site-packages' not in file])\n"
             "import analyze\n"
+            "print(*analyze.score_model('m').table.symmetry)\n"
             "try:\n    analyze.score_model('./nothing')\n"
-            "except analyze.CheckpointError as e:\n    print(type(e).__module__)")
-    printed = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True).splitlines()
-    assert printed == ["['analyze']", "data_of_analyze.pretrained" if has_data else "data.pretrained"]
+            "except analyze.CheckpointError as e:\n    print(type(e).__module__)\n"
+            f"{'' if imported is None else 'from data import MINE'}")
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)
+    files, symmetries, module = printed.splitlines()
+    assert files == "['analyze']" and module == f"{package}.pretrained"
+    assert list(map(float, symmetries.split())) == pytest.approx([defined(m)[0] for m in wqk_of(PAIRS)], abs=1e-6)
 
 
 # ---- where numbers run out ---------------------------------------------------------------------------------------
@@ -180,46 +172,6 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     assert torch.allclose(analyze.wqk(*factors), whole, atol=1e-12)
 
 
-@pytest.mark.parametrize("r", [8, 50])
-@pytest.mark.parametrize("scale", [1e-160, 1e150])
-def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale):
-    w_q, w_k = factors(96, r)
-    plain = numbers(scores(w_q, w_k))
-    assert numbers(scores(w_q.double() * scale, w_k.double() * scale)) == pytest.approx(plain, abs=1e-5)
-
-
-# ---- layers of one's own code -------------------------------------------------------------------------------------
-
-
-def test_layers_of_ones_own_code_have_the_scores_of_the_same_model_on_the_disk(tmp_path):
-    """With grouped keys; and every head its own."""
-    weights = load_file(model(LLAMA, tmp_path) + "/model.safetensors")
-    names = [[f"layers.{i}.self_attn.{x}_proj.weight" for x in "qk"] for i in range(2)]
-    pairs = [(weights[q].T, weights[k].T) for q, k in names]
-    of_file = analyze.score_model(tmp_path, per_head=True)
-    of_code = analyze.score_layers(pairs, heads=(6, 2), per_head=True)
-    same = ["layer", "head", *analyze.SCORES, "symmetry_chance", "symmetry_95", "directionality_95", "mirror", "n", "r"]
-    assert of_code.table[same].equals(of_file.table[same])
-    assert str(of_code) == str(of_file)
-
-
-def test_layers_need_their_heads_only_if_keys_are_fewer():
-    q, k = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
-    expected = defined((q.weight.T @ k.weight).detach())
-    for pair in (q, k), (q.weight.T, k.weight.T.detach().numpy()):
-        for heads in (1, 1), (4, 4):
-            found = analyze.score_layers([pair], heads).table
-            assert found.loc[0, list(analyze.SCORES)[:3]].tolist() == pytest.approx(expected, abs=1e-5)
-    for heads in (1, 1), (4, 1), (8, 2):
-        with pytest.raises(ValueError, match="layer 0: expected W_q and W_k"):
-            analyze.score_layers([(q.weight.T, k.weight.T[:, :8])], heads)
-    for wrong in (q, k, q), [q], (q, type("Quantized", (torch.nn.Linear,), {})(16, 16)):  # a subclass
-        with pytest.raises((ValueError, RuntimeError)):
-            analyze.score_layers([wrong])
-    with pytest.raises(analyze.CheckpointError, match="layer 0: W_qk of this layer is zero"):
-        analyze.score_layers([(0 * q.weight.T, k.weight.T)])
-
-
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -228,12 +180,13 @@ def model(config, path):
     return str(path)
 
 
-def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(analysed):
+def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision_and_so_does_score_layers(analysed):
     found = analysed("--hf", model(LLAMA, "m"), "--per_head")
     assert list(zip(found.table.layer, found.table["head"])) == [(i, h) for i in range(2) for h in ("", *range(6))]
     weights = load_file("m/model.safetensors")
-    for i, rows in found.table.groupby("layer"):
-        q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
+    pairs = [[weights[f"layers.{i}.self_attn.{x}_proj.weight"] for x in "qk"] for i in range(2)]
+    for (q, k), (_, rows) in zip(pairs, found.table.groupby("layer")):
+        q, k = q.double(), k.double()
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         matrices = [sum(heads), *heads]
         expected = [defined(m) for m in matrices]
@@ -243,17 +196,20 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(analys
         assert list(rows.symmetry_chance) == pytest.approx(by_chance, rel=1e-5)
     scored = analyze.score_model("m", per_head=True)
     assert list(scored.table.symmetry) == list(found.table.symmetry)  # to the last digit
+    of_code = analyze.score_layers([(q.T, k.T) for q, k in pairs], heads=(6, 2), per_head=True)
+    same = ["layer", "head", *analyze.SCORES, "symmetry_chance", "symmetry_95", "directionality_95", "mirror", "n", "r"]
+    assert of_code.table[same].equals(scored.table[same]) and str(of_code) == str(scored)
 
 
-def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
+def test_failures_do_not_stop_the_others_the_status_tells_and_a_model_that_is_named_twice_is_scored_once(analysed):
     Path("empty").mkdir()
     for name, value in {"zero": 0, "nan": torch.nan, "inf": -torch.inf}.items():
         pairs = PAIRS.clone()
         pairs[1, 1] *= 0
         pairs[1, 1, 0, 0] = value
         bert(name, pairs)
-    found = analysed("--hf", "bert-bsae", "./empty", "--hf", "zero", "nan", "inf", bert("m"))
-    assert found.status == 1 and list(found.table.model) == 3 * ["m"]
+    found = analysed("--hf", "bert-bsae", "./empty", "--hf", "zero", "nan", "inf", bert("m"), "./m/", "m")
+    assert found.status == 1 and list(found.table.model) == 3 * ["m"] and found.err.count(": read") == 1
     assert "bert-bsae: no model or folder of this name; the nearest names are bert-base" in found.err
     assert "empty: no model.safetensors, model.safetensors.index" in found.err
     assert found.err.count(f"{QUERY.format(i=1)}: W_qk of this layer is zero or NaN") == 3
@@ -274,16 +230,13 @@ def test_a_csv_is_a_new_file_that_is_complete_after_every_model(analysed, monkey
     assert Path("s.csv").read_bytes() == before and "c: read" not in again.err
 
 
-def test_of_two_commands_that_write_one_csv_the_second_is_refused_and_one_without_scores_leaves_none(analysed):
-    with tables.new_file("s.csv"):
+def test_a_csv_that_is_there_is_refused_and_one_without_scores_is_not_left(analysed):
+    with tables.new_file("s.csv"):  # another command writes it
         assert "s.csv is there already, with no model" in analysed("--hf", bert("m"), keep=True).status
     assert not Path("s.csv").exists()
     assert analysed("--hf", "./nothing").status == 1 and not Path("s.csv").exists()
-
-
-def test_a_csv_of_something_else_is_named_and_stays_as_it_is(analysed):
     Path("s.csv").write_text("layer,symmetry\n0,x\n")
-    assert "s.csv is there already, with a row without a model" in analysed("--hf", bert("m"), keep=True).status
+    assert "s.csv is there already, with a row without a model" in analysed("--hf", "m", keep=True).status
     assert Path("s.csv").read_text() == "layer,symmetry\n0,x\n"
 
 
@@ -312,11 +265,6 @@ def test_a_folder_that_is_not_there_is_one_line_before_the_work_and_is_not_made(
     assert not Path("nowhere").exists() and found.err == ""
 
 
-def test_a_model_that_is_named_twice_is_scored_once(analysed):
-    found = analysed("--hf", bert("m"), "./m/", "m")
-    assert found.status == 0 and len(found.table) == 3 and found.err.count(": read") == 1
-
-
 # ---- pictures ----------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +284,11 @@ def test_the_picture_by_size_and_the_table_hold_medians_and_quartiles_over_layer
             assert "{:.2f} [{:.2f}, {:.2f}]".format(*rounded) in line
 
 
+def chance_of(rows, score):
+    """What is drawn dotted: the mean symmetry, or both ends of the range of directionality."""
+    return [rows.symmetry_chance] if score == "symmetry" else [-rows.directionality_95, rows.directionality_95]
+
+
 def test_a_few_models_are_drawn_by_layer_with_what_chance_gives_each(drawn, analysed):
     found = analysed("--hf", bert("b"), model(LLAMA, "l"), "--plot=f.png")
     kinds = dict(b="encoder", l="decoder")
@@ -344,9 +297,7 @@ def test_a_few_models_are_drawn_by_layer_with_what_chance_gives_each(drawn, anal
         dotted = [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == ":"]
         for model_name, layers in found.table.groupby("model"):
             assert list(lines[f"{model_name} ({kinds[model_name]})"]) == list(layers[name])
-            ends = [-layers.directionality_95, layers.directionality_95]
-            chance = [layers.symmetry_chance] if name == "symmetry" else ends
-            assert all(list(values) in dotted for values in chance)
+            assert all(list(values) in dotted for values in chance_of(layers, name))
 
 
 @pytest.mark.parametrize("names", [
@@ -361,22 +312,18 @@ def test_checkpoints_of_one_training_are_drawn_over_the_number_in_their_names_in
         [line] = [line for line in axis.lines if line.get_label().endswith("(encoder)")]
         assert line.get_label() == f"{names[0].replace('1000', '*')} (encoder)"
         assert list(line.get_xdata()) == list(medians.index) and list(line.get_ydata()) == list(medians[name])
-        ends = [-medians.directionality_95, medians.directionality_95]
         dotted = [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == ":"]
-        assert dotted == [list(values) for values in ([medians.symmetry_chance] if name == "symmetry" else ends)]
+        assert dotted == [list(values) for values in chance_of(medians, name)]
         [dots] = [line for line in axis.lines if line.get_marker() == "."]
         assert sorted(dots.get_xydata().tolist()) == sorted(map(list, zip(steps, found.table[name])))
 
 
-@pytest.mark.parametrize("names", [["a-1", "a-2-3"], ["a-1", "b-2"], ["a-1", "b-1"], ["a-1-1", "a-2-2"], ["a-1"]])
-def test_other_models_are_drawn_by_layer(drawn, analysed, names):
-    analysed("--hf", *map(bert, names), "--plot=f.png")
-    assert drawn[0].axes[0].get_xlabel() == "layer"
-
-
-def test_models_of_two_sizes_whose_names_differ_in_a_number_are_drawn_by_layer(drawn, analysed):
-    names = [model(BertConfig(hidden_size=size, **TINY), f"b-{size}") for size in (16, 32)]
-    analysed("--hf", *names, "--plot=f.png")
+@pytest.mark.parametrize("names, C", [
+    *[(names, 16) for names in (["a-1", "a-2-3"], ["a-1", "b-2"], ["a-1", "b-1"], ["a-1-1", "a-2-2"], ["a-1"])],
+    (["a-1", "a-2"], 32)])  # two sizes
+def test_other_models_are_drawn_by_layer(drawn, analysed, names, C):
+    *others, last = names
+    analysed("--hf", *map(bert, others), bert(last, torch.randn(3, 2, C, C)), "--plot=f.png")
     assert drawn[0].axes[0].get_xlabel() == "layer"
 
 
@@ -384,14 +331,6 @@ def test_a_long_name_is_shortened_at_its_front(analysed):
     names = [bert(f"a/{40 * 'b'}/checkpoint-{n}") for n in (1, 20)]
     lines = analysed("--hf", *names).out.splitlines()[2:4]
     assert all(f"bb/checkpoint-{n} " in line for n, line in zip((1, 20), lines))
-
-
-def test_w_qk_of_every_layer_is_read_when_it_is_asked_for(tmp_path):
-    scored = analyze.score_model(bert(tmp_path / "m"))
-    for i, m in enumerate(wqk_of(PAIRS)):
-        np.testing.assert_allclose(scored.wqk(i).numpy(), m, atol=1e-6)
-    with pytest.raises(analyze.CheckpointError, match="no layer 3 of stack ''"):
-        scored.wqk(3)
 
 
 def test_matrices_are_of_the_last_layer_and_a_dot_is_an_entry_and_its_mirror_image(drawn, analysed):
