@@ -10,14 +10,9 @@ from config import ConfigError, load
 from data.export import to_bert
 from analyze import parts_of_symmetry
 from model import ModelConfig, Transformer
-from tests.exercises.offsets import offset_logits
 from tests.lives import checkpoint, run, scores
 
 C, D = 12, 3
-
-
-def parts_of(w_q, w_k):
-    return parts_of_symmetry(w_q, w_k)
 
 
 def split(a):
@@ -33,18 +28,18 @@ def factors(*heads):
 @pytest.mark.parametrize("size", [1.0, 1e-30])
 def test_two_heads_that_are_transposes_of_each_other_mirror_and_two_equal_symmetric_ones_share(size):
     symmetric, skew = split(size * torch.randn(C, C, dtype=torch.float64))
-    only_skew = parts_of(*factors(symmetric + skew, symmetric - skew))
+    only_skew = parts_of_symmetry(*factors(symmetric + skew, symmetric - skew))
     energy = 4 * symmetric.norm() ** 2  # of their sum, 2 S
     expected = dict(own_heads=2 * (symmetric.norm() ** 2 - skew.norm() ** 2) / energy, shared=0.5,
                     mirror=2 * skew.norm() ** 2 / energy)
     assert only_skew == pytest.approx({name: float(part) for name, part in expected.items()})
-    assert parts_of(*factors(symmetric, symmetric)) == pytest.approx(dict(own_heads=0.5, shared=0.5, mirror=0))
-    assert parts_of(*factors(skew, skew)) == pytest.approx(dict(own_heads=-0.5, shared=0, mirror=-0.5))
+    assert parts_of_symmetry(*factors(symmetric, symmetric)) == pytest.approx(dict(own_heads=0.5, shared=0.5, mirror=0))
+    assert parts_of_symmetry(*factors(skew, skew)) == pytest.approx(dict(own_heads=-0.5, shared=0, mirror=-0.5))
 
 
 def test_the_parts_of_grouped_keys_are_those_of_their_matrices_and_add_up_to_the_symmetry():
     w_q, w_k = torch.randn(6, C, D, dtype=torch.float64), torch.randn(2, C, D, dtype=torch.float64)
-    found = parts_of(w_q, w_k.repeat_interleave(3, 0))
+    found = parts_of_symmetry(w_q, w_k.repeat_interleave(3, 0))
     heads = [w_q[h] @ w_k[h // 3].mT for h in range(6)]
     whole = sum(heads)
     parts = [split(m) for m in heads]
@@ -102,25 +97,3 @@ def test_a_tied_run_is_scored_as_it_attends_and_goes_on(cfg, analysed):
 def test_what_cannot_be_tied_is_refused(keys, words):
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(load([]), **keys)
-
-
-@pytest.mark.bert_block  # with a softmax
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_logits_by_offset_are_those_from_which_softmax_makes_the_attention(causal):
-    """By way of the attention itself: with values that are one-hot vectors of the keys, it gives its own weights."""
-    T = 6
-    model = Transformer(ModelConfig(60, T, 1, 2, 12, 0.0, 0.0, causal)).eval()
-    attn, idx = model.blocks[0].attn, torch.randint(60, (5, T))
-    for p in attn.parameters():
-        p.data.normal_()
-    attn.proj = torch.nn.Identity()
-    x = model.ln_emb(model.tok_emb(idx) + model.pos_emb.weight)
-    one_hot = torch.eye(T).repeat(1, 2).expand(5, T, 12)  # (B, T, H D): the value of key j is e_j, in both heads
-    attn.v.register_forward_hook(lambda *_: one_hot)
-    log_weights = attn(x).unflatten(-1, (2, T)).log()  # (B, Q, H, T)
-    log_weights = log_weights.masked_fill(log_weights.isinf(), torch.nan)
-    expected = (log_weights - log_weights.nanmean(-1, keepdim=True)).nanmean(0).transpose(0, 1)  # (H, T, T)
-    found = offset_logits(model, idx, 0)
-    for i, offset in enumerate(range(1 - T, T)):
-        torch.testing.assert_close(found[:, i], expected.diagonal(offset, -2, -1).nanmean(-1), atol=1e-4, rtol=1e-4,
-                                   equal_nan=True)
