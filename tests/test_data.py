@@ -1,6 +1,10 @@
-"""The token files: what the writer writes, the reader gives back, and what both refuse."""
+"""
+The token files: what the writer writes, the reader gives back, and what both refuse. Then the prepare scripts; those
+that read from the network read the stand-in of tests/hub.py. pytest tests/test_data.py
+"""
 
 import csv
+import gzip
 import json
 import os
 import pathlib
@@ -11,10 +15,13 @@ import sys
 
 import datasets
 import numpy as np
+import pandas
 import pytest
 import tiktoken
 
 from data import tokens, writer
+from data.redpajama import prepare as redpajama
+from data.sympy import prepare as sympy
 from data.text import prepare as text
 from tests import toy
 
@@ -95,11 +102,19 @@ def test_a_limit_stops_with_the_document_that_reaches_it(tmp_path):
     assert texts_in(tmp_path) == encoded(texts[:96])
 
 
-def test_what_leaves_a_split_empty_makes_no_corpus(tmp_path):
+def test_what_makes_no_corpus_is_refused_and_files_of_another_program_are_not_overwritten(tmp_path, monkeypatch):
     with pytest.raises(tokens.DataError, match="expected some for each"):
         write(tmp_path, [["twice", "twice", ""]])
     with pytest.raises(tokens.DataError, match="no finished token files"):
         tokens.load(tmp_path)
+    monkeypatch.setitem(tokens.TOKENIZERS, "bytes", tokens.TOKENIZERS["bytes"] | dict(n_vocab=2**16))
+    with pytest.raises(AssertionError, match="dtype is too small for the ids"):
+        write(tmp_path, [["a", "b"]])
+    assert not any(tmp_path.glob("*.bin"))
+    folder = toy.folder(tmp_path / "other", {"train.bin": b"of nanoGPT"}, config=None)
+    with pytest.raises(tokens.DataError, match="holds .bin files that no prepare.py of ours has written"):
+        write(folder, [["one"], ["two"]])
+    assert (folder / "train.bin").read_bytes() == b"of nanoGPT"
 
 
 def test_a_writer_that_is_killed_leaves_no_corpus_and_the_next_one_ends_with_the_same_bytes(tmp_path):
@@ -122,14 +137,7 @@ def test_text_is_not_changed_under_a_program_that_reads_it(tmp_path):
     assert not any(folder.glob("*.tmp"))
 
 
-def test_a_tokenizer_with_more_ids_than_its_files_can_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(tokens.TOKENIZERS, "bytes", tokens.TOKENIZERS["bytes"] | dict(n_vocab=2**16))
-    with pytest.raises(AssertionError, match="dtype is too small for the ids"):
-        write(tmp_path, [["a", "b"]])
-    assert not any(tmp_path.glob("*.bin"))
-
-
-def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path):
+def test_a_finished_folder_is_left_as_it_is_and_refused_with_other_options_or_another_description(tmp_path):
     folder = write(tmp_path, [["a", "b"]])
     before = contents(folder)
     write(folder, [["c", "d"]])
@@ -137,22 +145,11 @@ def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_nam
         with pytest.raises(tokens.DataError, match=f"was made with {words}"):
             write(folder, [["a", "b"]], option)
     assert contents(folder) == before
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    meta_json = write(tmp_path, [[f"document {i}" for i in range(99)]]) / "meta.json"
-    meta = json.loads(meta_json.read_text())
-    for wrong in dict(eot_token=3), dict(sha256=dict(train=meta["sha256"]["val"], val=meta["sha256"]["val"])):
-        meta_json.write_text(json.dumps(meta | wrong))
+    meta = json.loads(before["meta.json"])
+    for wrong in dict(eot_token=3), dict(sha256=dict(train=meta["sha256"]["val"], val=meta["sha256"]["train"])):
+        (folder / "meta.json").write_text(json.dumps(meta | wrong))
         with pytest.raises(tokens.DataError, match="train.bin and val.bin are not the files"):
-            tokens.load(tmp_path)
-
-
-def test_the_token_files_of_another_program_are_not_overwritten(tmp_path):
-    (tmp_path / "train.bin").write_bytes(b"of nanoGPT")
-    with pytest.raises(tokens.DataError, match="holds .bin files that no prepare.py of ours has written"):
-        write(tmp_path, [["one"], ["two"]])
-    assert (tmp_path / "train.bin").read_bytes() == b"of nanoGPT"
+            tokens.load(folder)
 
 
 def test_text_takes_what_is_text_once_and_says_the_rest(tmp_path, capsys, prepare):
@@ -215,3 +212,74 @@ def test_a_row_that_cannot_be_read_or_lacks_a_cell_is_refused(name, contents, er
     (tmp_path / name).write_bytes(contents)
     with pytest.raises(error, match=message):
         prepare(tmp_path / name, "--column=text")
+
+
+# ---- SymPy, and the corpora of the network ------------------------------------------------------------------------
+
+
+def test_the_corpus_of_the_benchmark_is_known_and_another_sympy_makes_another(tmp_path, monkeypatch, capsys):
+    folder = sympy.main([f"--out_dir={tmp_path}"])
+    assert {name: tokens.digest(folder / f"{name}.bin") for name in ("train", "val")} == sympy.DIGESTS["bytes"]
+    assert "not the benchmark's corpus" not in capsys.readouterr().out
+    monkeypatch.setattr(sympy, "SYMPY", ROOT / "data")  # another package
+    sympy.main([f"--out_dir={tmp_path / 'other'}", "--val_fraction=0.3"])
+    assert "not the benchmark's corpus" in capsys.readouterr().out
+
+
+def test_train_makes_a_folder_of_sympy_and_no_other(monkeypatch):
+    made = []
+    monkeypatch.setattr(sympy, "main", made.append)
+    for name in "data/text/bytes", "data/sympy/foo", "data/sympy/gpt2/":
+        sympy.make(pathlib.Path(name))
+    assert made == [["--tokenizer=gpt2", "--out_dir=data/sympy/gpt2"]]
+
+
+def test_a_corpus_of_the_hub_is_read_from_all_its_files(hub, tmp_path):
+    texts, argvs = {}, []
+    for name, repo, commit, path, n_files, column, *flags in [
+            ("wikipedia", "legacy-datasets/wikipedia", "97a0b052c326b45fb68593a14972d9eed884cd17",
+             "data/20220301.en/train-{:05}-of-00041.parquet", 41, "text", "--snapshot=20220301.en"),
+            ("jigsaw", "monology/jigsaw", "690f4aa8ee63d1c28d6088859bba26b0c8db7b6e",
+             "data/train-{:05}-of-00001.parquet", 1, "comment_text")]:
+        texts[name] = [[f"text {i} of file {file}\n\nand more" for i in range(9)] for file in range(n_files)]
+        tables = [pandas.DataFrame({"id": ["0"] * 9, column: part}) for part in texts[name]]
+        files = {path.format(i): table.to_parquet() for i, table in enumerate(tables)}
+        if name == "wikipedia":  # one is broken, and one is not there
+            del files[path.format(7)]
+            files[path.format(9)] = b"no table"
+            texts[name][7] = texts[name][9] = []
+        hub.add(f"datasets/{repo}", files, commit=commit)
+        flags += ["--tokenizer=bytes", "--val_fraction=0.3", f"--out_dir={tmp_path / name}"]
+        argvs.append([str(ROOT / "data" / name / "prepare.py"), *flags])
+
+    # in a process of its own, since the address of the Hub is read at import
+    script = f"import runpy, sys\nfor sys.argv in {argvs}: runpy.run_path(sys.argv[0], run_name='__main__')"
+    argv = [sys.executable, "-c", script]
+    said = subprocess.run(argv, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert "2 of 41 files could not be read" in said and said.count("could not be read") == 1
+    for name in texts:
+        assert texts_in(tmp_path / name) == encoded(sum(texts[name], []))
+
+
+def test_redpajama_is_read_from_all_its_shards_that_are_whole(hub, tmp_path, monkeypatch, capsys):
+    # four shards, as the listing names them
+    names = [f"2023-14/{i:04d}/en_{part}" for i in range(2) for part in ("head", "middle")]
+    texts = {name: [f"page {i} of {name} 😀 é\r\n" for i in range(30)] for name in names}
+    files = {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"}
+    for name, pages in texts.items():
+        lines = [json.dumps(dict(raw_content=page)) for page in pages]
+        files[f"documents/{name}.json.gz"] = gzip.compress("\n".join(lines).encode())
+
+    # one has lost its end, and one is not there
+    broken, missing = names[1:3]
+    files[f"documents/{broken}.json.gz"] = files[f"documents/{broken}.json.gz"][:-20]
+    del files[f"documents/{missing}.json.gz"]
+    hub.add("datasets/org/pages", files)
+    monkeypatch.setattr(redpajama, "HOST", f"{hub.url}/datasets/org/pages/resolve/main")
+
+    # the two others are whole. How much of the broken one can be read depends on gzip
+    redpajama.main(["--tokenizer=bytes", f"--out_dir={tmp_path / 'pages'}", "--val_fraction=0.05"])
+    kept, of_broken = texts_in(tmp_path / "pages"), encoded(texts[broken])
+    assert [text for text in kept if text not in of_broken] == encoded(texts[names[0]] + texts[names[3]])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert "2 of 4 files could not be read" in last and (broken in last or missing in last)
