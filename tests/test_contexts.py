@@ -36,14 +36,6 @@ def symmetries(model):
     return found
 
 
-def test_scores_have_their_digits_where_products_are_rounded(tmp_path, model):
-    model.save_pretrained(tmp_path)
-    expected = symmetries(model)
-    with torch.autocast("cpu", dtype=torch.bfloat16):  # which rounds products of float32, as of few directions
-        for source in model, str(tmp_path):
-            assert list(analyze.score_model(source).table.symmetry) == pytest.approx(expected, abs=1e-5)
-
-
 PAIR = torch.randn(2, 96, 8, generator=torch.Generator().manual_seed(0))  # W_q and W_k of few directions
 NAMES = [*analyze.SCORES, "symmetry_chance", "directionality_95", "own_heads"]
 
@@ -53,25 +45,27 @@ def scores_of_pair(pair=PAIR):
     return [score.item() for score in analyze.scores(*pair)] + layers[NAMES].iloc[0].tolist()
 
 
+LATENT = DeepseekV3Config(
+    hidden_size=32, intermediate_size=16, moe_intermediate_size=8, num_hidden_layers=1, vocab_size=50,
+    num_attention_heads=4, num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6,
+    qk_rope_head_dim=4, v_head_dim=7, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_scores_and_layers_are_the_same_inside_of_autocast(dtype):
-    expected = scores_of_pair()
+def test_all_numbers_are_the_same_inside_of_autocast(dtype, model, tmp_path):
+    """Of weights, of models and their files, and of latent attention, whose heads are products."""
+    model.save_pretrained(tmp_path)
+    latent = analyze.score_model(AutoModel.from_config(LATENT))
+
+    def numbers():
+        of_models = [analyze.score_model(source).table.symmetry.tolist() for source in (model, str(tmp_path))]
+        return of_models, scores_of_pair(), latent.wqk(0).tolist()
+
+    expected = numbers()
+    assert expected[0] == 2 * [pytest.approx(symmetries(model), abs=1e-5)]
     with torch.autocast("cpu", dtype=dtype):
-        assert scores_of_pair() == expected
+        assert numbers() == expected
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype  # as before
-
-
-LATENT = dict(hidden_size=32, intermediate_size=16, moe_intermediate_size=8, num_hidden_layers=1, vocab_size=50,
-              num_attention_heads=4, num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6,
-              qk_rope_head_dim=4, v_head_dim=7, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2)
-
-
-def test_w_qk_is_the_same_inside_of_autocast():
-    """Of latent attention, whose heads are products."""
-    scored = analyze.score_model(AutoModel.from_config(DeepseekV3Config(**LATENT)))
-    expected = scored.wqk(0)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(scored.wqk(0), expected)
 
 
 def matmul_precision():
@@ -102,10 +96,10 @@ def test_scores_are_the_same_where_products_of_float32_may_be_rounded(set_precis
 
 
 def test_a_wrapped_model_has_the_scores_of_the_model(model):
-    expected = symmetries(model)
+    expected = pytest.approx(symmetries(model), abs=1e-5)
     apply_activation_checkpointing(model, check_fn=lambda module: "DecoderLayer" in type(module).__name__)
     for wrapped in model, torch.nn.DataParallel(model), torch.compile(model):
-        assert list(analyze.score_model(wrapped).table.symmetry) == pytest.approx(expected, abs=1e-5)
+        assert analyze.score_model(wrapped).table.symmetry.tolist() == expected
 
 
 def log_scores_of_shards():
@@ -113,16 +107,16 @@ def log_scores_of_shards():
     init_process_group("gloo")
     torch.manual_seed(0)  # the same in both
     model = AutoModel.from_config(LLAMA)
-    expected = symmetries(model)
+    expected = pytest.approx(symmetries(model), abs=1e-5)
     pairs = [(layer.self_attn.q_proj, layer.self_attn.k_proj) for layer in model.layers]
     DistributedDataParallel(model)
-    assert list(analyze.score_layers(pairs, heads=(6, 1)).table.symmetry) == pytest.approx(expected, abs=1e-5)
+    assert analyze.score_layers(pairs, heads=(6, 1)).table.symmetry.tolist() == expected
     for module in *model.layers, model:
         fully_shard(module)
-    assert list(analyze.score_layers(pairs, heads=(6, 1)).table.symmetry) == pytest.approx(expected, abs=1e-5)
+    assert analyze.score_layers(pairs, heads=(6, 1)).table.symmetry.tolist() == expected
     logged = []
     exec(LOG_SCORES, dict(analyze=analyze, model=model, trainer=SimpleNamespace(log=logged.append)))
-    assert [scores[f"symmetry/{i}"] for i, scores in enumerate(logged)] == pytest.approx(expected, abs=1e-5)
+    assert [scores[f"symmetry/{i}"] for i, scores in enumerate(logged)] == expected
     destroy_process_group()
 
 
