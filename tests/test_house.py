@@ -1,11 +1,8 @@
-"""
-Who imports whom: data/README.md says what the rooms are for, and these tests keep their doors shut.
-
-    pytest tests/test_house.py    # it reads files, and runs none
-"""
+"""Who imports whom: data/README.md says what the rooms are for. pytest tests/test_house.py"""
 
 import ast
 import sys
+from functools import cache
 
 import pytest
 
@@ -20,6 +17,7 @@ class WithoutFunctions(ast.NodeTransformer):
         return None
 
 
+@cache
 def imports(name, everywhere=True):
     """Returns all that a file may import, such as {"data", "data.tokens"}. everywhere: inside functions, too."""
     tree, found = ast.parse(FILES[name].read_text("utf-8")), set()

@@ -1,7 +1,4 @@
-"""
-The paper, statement by statement, S1.4: what training does to the rows, the columns and the symmetry of W_qk. See
-test_paper.py.
-"""
+"""The paper, S1.4: what training does to the rows, the columns and the symmetry of W_qk. pytest tests/test_paper*.py"""
 
 import re
 from itertools import product

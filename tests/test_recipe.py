@@ -1,7 +1,4 @@
-"""
-The recipe of train.py against its peers, transformers' BERT in a plain loop of torch, on the same batches. Where
-dropout is, and what the switches of a step do. pytest tests/test_recipe.py
-"""
+"""What a step of train.py does, against transformers' BERT in a plain loop of torch. pytest tests/test_recipe.py"""
 
 from functools import partial
 
