@@ -21,9 +21,6 @@ from data.runs import kept, read, write
 from tests.lives import (TRAIN_STEP, checkpoint, in_processes, killed, log, make_trainer, refusal, result, resume, run,
                          scores)
 
-# Where a process dies: before the n-th call of a function.
-MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.runs.write.write_files", 2), ("os.replace", 5)]
-
 
 @pytest.fixture
 def copied(finished, cfg):
@@ -35,12 +32,18 @@ def copied(finished, cfg):
 # ---- killed, gone on with ----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(cfg):
-    """With all that a checkpoint can hold: the scaler of float16, and a matrix of positions."""
-    cfg = replace(cfg, dtype="float16", positions="untied")
+# Where a process dies: before the n-th call of a function.
+MOMENTS = [("torch.save", 1), (TRAIN_STEP, 3), ("data.runs.write.write_files", 2), ("os.replace", 5)]
+
+
+@pytest.mark.parametrize("keys, moments", [
+    (dict(dtype="float16", positions="untied"), MOMENTS),  # all that a checkpoint can hold: a scaler, a second matrix
+    (dict(qk_update="matrix"), [(TRAIN_STEP, 7)]), (dict(muon_rate=0.03, decay_iters=9), [(TRAIN_STEP, 7)])])
+def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(cfg, keys, moments):
+    cfg = replace(cfg, **keys)
     whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
     run(whole)
-    for name, n in MOMENTS:
+    for name, n in moments:
         ((status, said),) = in_processes((killed, cfg, name, n))
         assert status == -signal.SIGKILL, (name, n, said)
     assert 0 < checkpoint(cfg)["step"] < 12
@@ -55,6 +58,8 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_i
     before = run_json.read_text()
     resume(copied)  # which is at its end: its last steps come from where they came from
     assert result(copied) == result(finished) and run_json.read_text() == before
+    older = {name: value for name, value in checkpoint(copied).items() if name not in ("losses", "seconds")}
+    torch.save(older, run_json.with_name("ckpt.pt"))  # as older code wrote it
     resume(copied, max_iters=18, eval_interval=2, score_interval=6)
     assert json.loads(run_json.read_text())["lengths"] == [12, 18]
     rows = log(copied)
@@ -70,32 +75,20 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_says_which_lengths_i
 
 
 def test_a_run_keeps_the_commits_and_lengths_with_which_its_steps_were_made(cfg, monkeypatch):
-    in_processes((killed, cfg, TRAIN_STEP, 1))  # the commit and the length of this one are forgotten
-    for commit, max_iters in ("a-dirty", 13), ("b", 14), ("a-dirty", 15), ("at its end", 15):
+    in_processes((killed, replace(cfg, max_iters=1), TRAIN_STEP, 1))  # its commit and its length are forgotten
+    for commit, max_iters in ("a-dirty", 2), ("b", 3), ("a-dirty", 4), ("at its end", 4):
         monkeypatch.setattr(write, "find_commit", lambda commit=commit: commit)
         resume(cfg, max_iters=max_iters)
     run_json = json.loads(Path(cfg.out_dir, "run.json").read_text())
-    assert run_json["origin"]["commit"] == ["a-dirty", "b"] and run_json["lengths"] == [13, 14, 15]
+    assert run_json["origin"]["commit"] == ["a-dirty", "b"] and run_json["lengths"] == [2, 3, 4]
     assert read.read_run(cfg.out_dir).config["commit"] == ["a-dirty", "b"]
 
 
-def test_a_resumed_run_has_the_hyperparameters_of_the_code(copied, monkeypatch):
+def test_groups_have_the_hyperparameters_of_the_code_and_rates_of_their_own_also_when_resumed(cfg, copied, monkeypatch):
+    """The second one of a fork peaks at 0.5 where the run has 0.01."""
     def make_optimizer(cfg, model, make=train.make_optimizer):
         optimizer = make(cfg, model)
         optimizer.param_groups[0] |= dict(betas=(0.5, 0.6), weight_decay=0.25)
-        return optimizer
-
-    monkeypatch.setattr(train, "make_optimizer", make_optimizer)
-    trainer = make_trainer(replace(copied, init_from="resume", max_iters=18))
-    trainer.begin()
-    matrices, _ = trainer.optimizer.param_groups
-    assert matrices["betas"] == (0.5, 0.6) and matrices["weight_decay"] == 0.25
-
-
-def test_groups_of_a_fork_have_rates_of_their_own_also_after_resuming(cfg, copied, monkeypatch):
-    """The second one peaks at 0.5 where the run has 0.01."""
-    def make_optimizer(cfg, model, make=train.make_optimizer):
-        optimizer = make(cfg, model)
         optimizer.param_groups[1]["peak"] = 0.5
         return optimizer
 
@@ -104,42 +97,28 @@ def test_groups_of_a_fork_have_rates_of_their_own_also_after_resuming(cfg, copie
     resumed.begin()
     for trainer, share in (begun, 1 / 3), (resumed, (24 - 12) / (24 - 3)):  # of the schedule
         trainer.train_step(trainer.loader.batch("train", trainer.step))
-        rates = [group["lr"] for group in trainer.optimizer.param_groups]
-        assert rates == pytest.approx([0.01 * share, 0.5 * share])
+        matrices, vectors = trainer.optimizer.param_groups
+        assert [matrices["lr"], vectors["lr"]] == pytest.approx([0.01 * share, 0.5 * share])
+        assert matrices["betas"] == (0.5, 0.6) and matrices["weight_decay"] == 0.25
 
 
-def test_sigterm_saves_and_the_run_goes_on_bit_for_bit(cfg):
-    """Before step 7, with evaluations at 4 and 8; a second signal changes nothing."""
-    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
-    run(whole)
-    for n in 7, 2:  # then at its second step after resuming
-        ((status, said),) = in_processes((terminated, cfg, n))
+def test_sigterm_saves_and_the_run_goes_on_bit_for_bit(finished, cfg):
+    for n in 7, 2:  # before step 7, with evaluations at 4 and 8, and then before its second step after resuming
+        ((status, said),) = in_processes((killed, cfg, TRAIN_STEP, n, signal.SIGTERM))
         assert status == -signal.SIGTERM and "--init_from=resume goes on from there" in said, said
     assert checkpoint(cfg)["step"] == 9
     resume(cfg)
-    assert result(cfg) == result(whole)
-
-
-def terminated(cfg, n):
-    killed(cfg, TRAIN_STEP, n, signal.SIGTERM)
-
-
-def test_an_older_checkpoint_without_losses_goes_on_with_none(copied):
-    path = Path(copied.out_dir, "ckpt.pt")
-    older = {name: value for name, value in checkpoint(copied).items() if name not in ("losses", "seconds")}
-    torch.save(older, path)
-    resume(copied, max_iters=16)
-    assert list(log(copied).step) == [0, 4, 8, 12, 16]
+    assert result(cfg) == result(finished)
 
 
 def test_the_handler_of_a_program_that_trains_is_put_back_and_other_threads_train_without_one(cfg):
     before = signal.getsignal(signal.SIGTERM)
     run(cfg, max_iters=1)
     assert signal.getsignal(signal.SIGTERM) is before
-    thread = threading.Thread(target=run, args=(replace(cfg, out_dir=f"{cfg.out_dir}_thread", max_iters=1),))
+    thread = threading.Thread(target=resume, args=(replace(cfg, max_iters=2),))
     thread.start()
     thread.join()
-    assert checkpoint(replace(cfg, out_dir=f"{cfg.out_dir}_thread"))["step"] == 1
+    assert checkpoint(cfg)["step"] == 2
 
 
 def test_a_run_has_the_commit_of_its_own_repository_and_is_dirty_if_its_code_is_another_one(tmp_path, monkeypatch):
@@ -231,18 +210,16 @@ def test_rows_in_a_folder_without_a_checkpoint_are_not_overwritten(cfg):
 
 
 def test_two_processes_give_the_losses_of_one_and_when_killed_go_on_bit_for_bit(cfg):
-    """
-    Dropout is on: it is a function of the row, and the micro-batches are the same, two for each process. To compile
-    splits the graph of the backward pass at DDP's buckets, and every gradient is still sent once and complete.
-    """
-    cfg = replace(cfg, compile="on", n_layer=1, micro_batch_size=2)
+    """With dropout, a function of the row. Compiled, too: DDP then splits the graph of the backward pass at buckets."""
+    cfg = replace(cfg, n_layer=1, micro_batch_size=2)
     one, whole = [replace(cfg, out_dir=cfg.out_dir + end) for end in ("_one", "_whole")]
-    run(one, compile="off")
-    for status, said in in_processes(*2 * [(run, whole)]):
-        assert status == 0, said
-    for name in "step", "tokens", "val_loss", "train_loss":
-        np.testing.assert_allclose(log(whole)[name], log(one)[name], atol=2e-5)
-    np.testing.assert_allclose(scores(whole).symmetry, scores(one).symmetry, atol=2e-4)
+    run(one)
+    for pair in replace(cfg, out_dir=f"{cfg.out_dir}_compiled", compile="on"), whole:
+        for status, said in in_processes(*2 * [(run, pair)]):
+            assert status == 0, said
+        for name in "step", "tokens", "val_loss", "train_loss":
+            np.testing.assert_allclose(log(pair)[name], log(one)[name], atol=2e-5)
+        np.testing.assert_allclose(scores(pair).symmetry, scores(one).symmetry, atol=2e-4)
     assert [status for status, _ in in_processes(*2 * [(killed, cfg, TRAIN_STEP, 6)])] == 2 * [-signal.SIGKILL]
     assert checkpoint(cfg)["step"] == 4
     # SIGTERM to one of them ends both, after the same step: the next at which they look
