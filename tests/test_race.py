@@ -1,7 +1,6 @@
 """The race: its judge refuses what the rules forbid, before the runs and after them. pytest tests/test_race.py"""
 
-import itertools
-import json
+import re
 import shutil
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from config import ROOT, ConfigError, race
 from config.plan import main, read_plan
 from data.sympy.prepare import DIGESTS
-from tests.test_runs import printed, run, write_run
+from tests.test_runs import edit, printed, run, write_run
 
 TEMPLATE = ROOT / "config/records/template.py"
 *_, RECORD = race.RECORDS  # what the template is held against
@@ -88,48 +87,45 @@ def test_a_record_is_tested_against_the_record_before_it(tmp_path, monkeypatch):
     assert read_plan(second).arms
 
 
-def edit(folder, part, **changes):
-    values = json.loads((folder / "run.json").read_text())
-    (values[part] if part else values).update(changes)
-    (folder / "run.json").write_text(json.dumps(values))
-
-
 def test_runs_of_an_entry_are_all_there_and_made_alike_from_the_text_of_the_race(tmp_path):
     plan = read_plan(entry(tmp_path / "mine.py"))
-    folders = {}
-    for (i, name), seed in itertools.product(enumerate(plan.arms), plan.seeds):
-        keys = plan.keys_of(name, seed=seed)[1]
-        folder = tmp_path / f"{name}-{seed}"
-        losses = [5, 1.9 - i / 10, 1.6 - seed / 10**4]
-        folders[name, seed] = write_run(folder, losses, steps=[0, 800, 1600], **keys | dict(out_dir=""))
-        edit(folder, "data", sha256=DIGESTS["bytes"])
-        edit(folder, "origin", commit=["a" * 40], torch=["2.13.0"], device_name=["cpu"])
-    *_, shown = [line for line in printed(*folders.values(), "--plan", plan.path) if "<" in line]
-    assert shown[:5] == ["steps_to_1.8", "template", "<", RECORD, "8"] and shown[-2:] == ["0.0078", "shown"]
-
-    chosen = folders["template", 503]
-    for part, changes, words in [
-        ("config", dict(micro_batch_size=64), "one made_with for all runs, and these have micro_batch_size=128"),
-        ("config", dict(threads=2), "a race has one made_with for all runs"),
-        ("origin", dict(commit=["b" * 40]), f"one commit for all runs, and these have {'a' * 40}; {'b' * 40}"),
-        ("config", dict(skip_eval_iters=8), "skip_eval_iters"),
-    ]:
-        before = shutil.copy(chosen / "run.json", tmp_path)
-        edit(chosen, part, **changes)
-        assert words in run(*folders.values(), "--plan", plan.path)
-        shutil.copy(before, chosen)
-    for commit in f"{'a' * 40}-dirty", "no repository":
-        for folder in folders.values():
-            edit(folder, "origin", commit=[commit])
-        assert run(*folders.values(), "--plan", plan.path).endswith(f"its runs are of {commit}, no commit")
-    for name, part, changes, words in [
-        ("template", "data", dict(sha256=DIGESTS["gpt2"]), "template: this is not the text of the race"),
-        (RECORD, "", dict(n_params=200_000), f"{RECORD} has 200,000 parameters"),
-    ]:
+    folders, kept = {}, {}  # of each arm: its runs, and a file of them
+    for i, name in enumerate(plan.arms):
+        folders[name], kept[name] = [], tmp_path / f"{name}.csv"
         for seed in plan.seeds:
-            edit(folders[name, seed], part, **changes)
-        assert words in run(*folders.values(), "--plan", plan.path)
-    shutil.copy(folders["learned", 507] / "log.csv", folders["learned", 508])
-    assert "two seeds of learned have the same losses" in run(*folders.values(), "--plan", plan.path)
-    del folders["learned", 508]
-    assert "learned has no run of seed 508, and a race needs all" in run(*folders.values(), "--plan", plan.path)
+            keys = plan.keys_of(name, seed=seed)[1] | dict(out_dir="")
+            losses = [5, 1.9 - i / 10, 1.6 - seed / 10**4]
+            folder = write_run(tmp_path / f"{name}-{seed}", losses, steps=[0, 800, 1600], **keys)
+            edit(folder, "origin", commit=["a" * 40], torch=["2.13.0"], device_name=["cpu"])
+            folders[name].append(edit(folder, "data", sha256=DIGESTS["bytes"]))
+        assert not run(*folders[name], "--csv", kept[name])
+    *_, shown = [line for line in printed(*kept.values(), "--plan", plan.path) if "<" in line]
+    assert shown.startswith(f"steps_to_1.8 template < {RECORD} 8 ") and shown.endswith(" 0.0078 shown")
+
+    only, all_seeds = slice(2, 3), slice(None)
+    two = f"one commit for all runs, and these have {'a' * 40}; {'b' * 40}"
+    for name, which, part, changes, words in [
+        ("template", only, "config", dict(micro_batch_size=64), "for all runs, and these have micro_batch_size=128"),
+        ("template", only, "config", dict(threads=2), "a race has one made_with for all runs"),
+        ("template", only, "origin", dict(commit=["b" * 40]), two),
+        ("template", only, "config", dict(skip_eval_iters=8), "skip_eval_iters"),
+        ("template", all_seeds, "data", dict(sha256=DIGESTS["gpt2"]), "template: this is not the text of the race"),
+        (RECORD, all_seeds, "", dict(n_params=200_000), f"{RECORD} has 200,000 parameters"),
+    ]:
+        before = [(folder / "run.json").read_text() for folder in folders[name]]
+        for folder in folders[name][which]:
+            edit(folder, part, **changes)
+        others = [path for other, path in kept.items() if other != name]
+        assert words in run(*others, *folders[name], "--plan", plan.path)
+        for folder, text in zip(folders[name], before):
+            (folder / "run.json").write_text(text)
+    said = run(*folders["learned"][:-1], kept[RECORD], kept["template"], "--plan", plan.path)
+    assert "learned has no run of seed 508, and a race needs all" in said
+
+    shutil.copy(folders["learned"][0] / "log.csv", folders["learned"][1])
+    said = run(*folders["learned"], kept[RECORD], kept["template"], "--plan", plan.path)
+    assert "two seeds of learned have the same losses" in said
+    for commit in f"{'a' * 40}-dirty", "no repository":
+        for name, path in kept.items():
+            path.write_text(re.sub("a{40}(-dirty)?", commit, path.read_text()))
+        assert run(*kept.values(), "--plan", plan.path).endswith(f"its runs are of {commit}, no commit")

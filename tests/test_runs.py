@@ -91,6 +91,13 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, scores=growing, more="", l
     return folder
 
 
+def write_plan(path, arms, planned=(), n_seeds=8):
+    """A plan of such runs: {arm: its keys}, beside 1,000 steps and one head."""
+    arms = {name: dict(max_iters=1000, n_head=1) | keys for name, keys in arms.items()}
+    path.write_text(f"base = 'config/tiny.py'\nseeds = range(1, {n_seeds + 1})\narms = {arms}\nplanned = {planned}")
+    return path
+
+
 def run(*argv):
     """The line in which the command ends, if it is wrong."""
     try:
@@ -100,10 +107,20 @@ def run(*argv):
 
 
 def printed(*argv):
-    """The lines that it prints if nothing is wrong, each a list of words."""
+    """The lines that it prints if nothing is wrong, with one space between two words."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert not run(*argv)
-    return [line.split() for line in out.getvalue().splitlines()]
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def edit(folder, part="", **changes):
+    """Changes values in run.json, or in a part of it; None takes one out. -> the folder"""
+    run_json = json.loads((folder / "run.json").read_text())
+    values = run_json[part] if part else run_json
+    for key, value in changes.items():
+        values.pop(key) if value is None else values.update({key: value})
+    (folder / "run.json").write_text(json.dumps(run_json))
+    return folder
 
 
 def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_and_kept(tmp_path):
@@ -117,12 +134,12 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     folders.sort(key=lambda folder: not folder.name.startswith("random"))  # the first arm is the baseline
     rows = printed(*folders, "--all", "--csv", path)[1:5]
     scores = "0.53 0.15 -1.00 -0.50"
-    assert rows == [f"random 6 2.035 baseline {scores}".split(),
-                    f"fast 6 1.835 -0.200 [-0.200, -0.200] 0.031 6 of 6 random 6 20% {scores}".split(),
-                    "null 1 2.000 -0.010 random 1 0% 0.55 0.20 -1.00 -0.50".split(),
-                    f"slow 6 2.800 +0.765 [+0.740, +0.790] 0.031 6 of 6 random 6 not reached {scores}".split()]
-    _, fast, slow, *legend = printed(path, "--arms", "slow", "fast")
-    assert fast[2:4] == ["1.835", "baseline"] and slow[10] == "fast" and legend[0][0] == "n:"  # no random
+    assert rows == [f"random 6 2.035 baseline {scores}",
+                    f"fast 6 1.835 -0.200 [-0.200, -0.200] 0.031 6 of 6 random 6 20% {scores}",
+                    "null 1 2.000 -0.010 random 1 0% 0.55 0.20 -1.00 -0.50",
+                    f"slow 6 2.800 +0.765 [+0.740, +0.790] 0.031 6 of 6 random 6 not reached {scores}"]
+    _, fast, slow, first, *_ = printed(path, "--arms", "slow", "fast")
+    assert fast.startswith("fast 6 1.835 baseline") and "6 of 6 fast" in slow and first.startswith("n:")  # no random
     # The file: the configuration of each arm, and their curves. It shows what the runs do.
     lines = path.read_text().splitlines()
     assert lines[1].startswith("# config of fast {") and '"init": "symmetric"' in lines[1] and "out_dir" not in lines[1]
@@ -145,12 +162,11 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
 
 def test_the_first_line_says_which_runs_are_of_other_commits_or_of_code_that_is_in_none(tmp_path):
     same = [write_run(tmp_path / f"a-{seed}", seed=seed, commit="a" * 40) for seed in (1, 2)]
-    assert printed(*same)[0][0] == "arm"
-    dirty = write_run(tmp_path / "b-1", commit=f"{'b' * 40}-dirty")
-    said, *_ = printed(*same, dirty, write_run(tmp_path / "a-3", seed=3, commit=f"{'b' * 40}-dirty"))
-    assert " ".join(said) == "Runs are of differing code (-dirty: of no commit): aaaaaaa (a); bbbbbbb-dirty (a, b)"
-    said, *_ = printed(dirty)
-    assert " ".join(said) == "Runs are of differing code (-dirty: of no commit): bbbbbbb-dirty (b)"
+    dirty = [write_run(tmp_path / f"{name}-3", seed=3, commit=f"{'b' * 40}-dirty") for name in "ba"]
+    words = "Runs are of differing code (-dirty: of no commit):"
+    assert printed(*same, *dirty)[0] == f"{words} aaaaaaa (a); bbbbbbb-dirty (a, b)"
+    assert printed(dirty[0])[0] == f"{words} bbbbbbb-dirty (b)"
+    assert printed(*same)[0].startswith("arm")
 
 
 @pytest.mark.parametrize("argv, words", [
@@ -188,10 +204,10 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
     folders = [write_run(tmp_path / f"{name}-1", **keys) for name, keys in zip("bcdef", others.values())]
     folders += [write_run(tmp_path / "h-1"), write_run(tmp_path / "i-1", FALL + 1)]
     *rows, first, last = printed(*folders, "--all")[1:8]
-    assert all(reason in " ".join(row) and "baseline" in row for row, reason in zip(rows, others, strict=True))
+    assert all(reason in row and "baseline" in row for row, reason in zip(rows, others, strict=True))
     assert "baseline" in first and "+1.000" in last
-    of_layers = [" ".join(row) for row in printed(*folders, "--by_layer")]
-    assert all(any(reason in row for row in of_layers) for reason in others)
+    of_layers = "\n".join(printed(*folders, "--by_layer"))
+    assert all(reason in of_layers for reason in others)
     rows = printed(*folders, "--measure", "symmetry")[1:8]  # a score means the same in all tasks
     assert ["baseline" in row for row in rows] == [True] + 6 * [False]
 
@@ -199,17 +215,15 @@ def test_runs_of_other_length_or_tokenizer_are_not_compared_and_it_is_said_why(t
 def test_a_measure_that_some_runs_lack_names_the_arms_that_it_leaves_out(tmp_path):
     folders = [write_run(tmp_path / f"a-{seed}", seed=seed, n_layer=3) for seed in (1, 2)]
     folders += [write_run(tmp_path / f"{name}-1") for name in "bc"]
-    said, _, row, *legend = printed(*folders, "--measure", "symmetry_2")
-    assert " ".join(said) == "Left out, because not all of their runs have symmetry_2: b, c"
-    assert row[0] == "a" and legend[0][0] == "n:"
-    assert printed(*folders)[0][0] == "arm"
+    said, _, row, legend, *_ = printed(*folders, "--measure", "symmetry_2")
+    assert said == "Left out, because not all of their runs have symmetry_2: b, c"
+    assert row.startswith("a") and legend.startswith("n:") and printed(*folders)[0].startswith("arm")
 
 
 def test_single_runs_whose_names_end_in_a_digit_are_told_how_runs_find_each_other(tmp_path):
     folders = [write_run(tmp_path / f"bi_s{seed}", seed=seed) for seed in (1, 2)]
-    said, *_ = printed(*folders)
-    assert " ".join(said).endswith("SETTING-SEED, such as bi-1 and bi-2")
-    assert "SETTING-SEED" not in " ".join(sum(printed(*folders, write_run(tmp_path / "c-3", seed=3)), []))
+    assert printed(*folders)[0].endswith("SETTING-SEED, such as bi-1 and bi-2")
+    assert not any("SETTING-SEED" in line for line in printed(*folders, write_run(tmp_path / "c-3", seed=3)))
 
 
 # ---- layers and figures ------------------------------------------------------------------------------------------
@@ -230,10 +244,9 @@ def test_layers_are_shown_with_heads_and_positions_at_the_last_step_that_all_hav
     untied = write_run(tmp_path / "a-1", scores=of_positions, n_head=2, positions="untied")
     folders = [untied, write_run(tmp_path / "b-1"), write_run(tmp_path / "b-2", FALL[:8] + 1, 2, STEPS[:8])]
     said, _, *lines = printed(*folders, "--by_layer")
-    assert " ".join(said) == "All runs are shown at step 700, because these have not finished: b 2"
-    assert lines[0] == "a 0 2.300 0.10 0.20 -0.10 -0.10 0.50 0.03".split()
-    assert lines[1] == "1 0.30 0.20 -0.10 0.10 0.70 0.05".split()
-    assert lines[2] == "b 0 2.800 0.35 0.10 -0.35 -1.00".split()  # a mean of steps 0 to 7 would be lower
+    assert said == "All runs are shown at step 700, because these have not finished: b 2"
+    assert lines[:3] == ["a 0 2.300 0.10 0.20 -0.10 -0.10 0.50 0.03", "1 0.30 0.20 -0.10 0.10 0.70 0.05",
+                         "b 0 2.800 0.35 0.10 -0.35 -1.00"]  # a mean of steps 0 to 7 would be lower
     expected = dict(symmetry=0.2, chance=0.2, positions=0.6, positions_chance=0.04, positions_heads=0.4,
                     heads=0.0, heads_chance_0=0.45, heads_directionality_1=-0.3)
     arm = read.read_run(untied)
@@ -248,15 +261,15 @@ def test_layers_are_beyond_chance_in_runs_whose_last_row_says_so_and_not_an_olde
             return [(*whole, limits[layer] if STEPS[i] == at else ""), (*head, "")]
         return rows
 
-    folders = []
-    for seed, limits in enumerate([(0.4, 0.6), (0.4, 0.5), (0.6, 0.6)], 1):
-        folders.append(write_run(tmp_path / f"a-{seed}", seed=seed, scores=limited(limits, 1000), more=",symmetry_95"))
-    _, row, *_ = printed(*folders, "--csv", tmp_path / "a.csv")
-    assert " ".join(row) == "a 3 2.000 baseline 0.53 0.15 2, 1 of 3 -1.00 -0.50"
-    _, *layers = printed(tmp_path / "a.csv", "--by_layer")
-    assert [" ".join(row[-5:-2]) for row in layers[:2]] == ["2 of 3", "1 of 3"]
-    longer = write_run(tmp_path / "a-4", seed=4, scores=limited((0.1, 0.1), 500), more=",symmetry_95")
-    assert "of" not in printed(*folders, longer)[1] and "beyond" not in printed(longer)[0]
+    def run_of(seed, *words):
+        return write_run(tmp_path / f"a-{seed}", seed=seed, scores=limited(*words), more=",symmetry_95")
+
+    folders = [run_of(1, (0.4, 0.6), 1000), run_of(2, (0.4, 0.5), 1000), run_of(3, (0.6, 0.6), 1000)]
+    assert printed(*folders, "--csv", tmp_path / "a.csv")[1] == "a 3 2.000 baseline 0.53 0.15 2, 1 of 3 -1.00 -0.50"
+    first, second = printed(tmp_path / "a.csv", "--by_layer")[1:3]
+    assert " 2 of 3 " in first and " 1 of 3 " in second
+    longer = run_of(4, (0.1, 0.1), 500)
+    assert " of " not in printed(*folders, longer)[1] and "beyond" not in printed(longer)[0]
 
 
 def test_figures_hold_the_series_of_the_csv_files_with_a_thin_line_for_each_seed(tmp_path, drawn):
