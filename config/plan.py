@@ -192,7 +192,7 @@ def main(argv):
     try:
         for_all = read_flags([flag for flag in flags if flag != "--run"])
         n_jobs = for_all.pop("jobs", "2") if is_run else "1"
-        require(n_jobs.isdigit() and int(n_jobs) > 0, f"jobs = {n_jobs}, expected 1 or more")
+        require(re.fullmatch(r"0*[1-9]\d*", n_jobs), f"jobs = {n_jobs}, expected 1 or more")
         plan = read_plan(path)
         generations = commands(plan, for_all)
         if plan.is_entry():
