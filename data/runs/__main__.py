@@ -178,9 +178,12 @@ def main(argv=None):
     parser.add_argument("--title", default="", help="of the picture")
     parser.add_argument("--plan", metavar="FILE", help="test what this plan predicts, such as config/plans/size.py")
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
-    parser.add_argument("--measure", default="", metavar="NAME", help="compare by loss, symmetry, symmetry_0, ...")
+    parser.add_argument("--measure", default="", metavar="NAME",
+                        help="compare by loss, symmetry, symmetry_0 (of a layer), ...")
     parser.add_argument("--all", action="store_true", help="print more columns: pairs and updates saved")
     parser.add_argument("--by_layer", action="store_true", help="print each layer")
+
+    # a mistake of a user ends in one line
     try:
         report_runs(parser.parse_args(argv))
     except (ConfigError, OSError) as e:
