@@ -163,7 +163,7 @@ def test_runs_are_added_to_a_file_which_names_every_commit_that_made_an_arm(tmp_
 def test_the_first_line_says_which_runs_are_of_other_commits_or_of_code_that_is_in_none(tmp_path):
     same = [write_run(tmp_path / f"a-{seed}", seed=seed, commit="a" * 40) for seed in (1, 2)]
     dirty = [write_run(tmp_path / f"{name}-3", seed=3, commit=f"{'b' * 40}-dirty") for name in "ba"]
-    words = "Runs are of differing code (-dirty: of no commit):"
+    words = "The code of these runs (-dirty: in no commit):"
     assert printed(*same, *dirty)[0] == f"{words} aaaaaaa (a); bbbbbbb-dirty (a, b)"
     assert printed(dirty[0])[0] == f"{words} bbbbbbb-dirty (b)"
     assert printed(*same)[0].startswith("arm")

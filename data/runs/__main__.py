@@ -77,11 +77,11 @@ def say_commits(arms):
     for name, arm in arms.items():
         for commit in arm.config["commit"]:
             arms_of.setdefault(commit, []).append(name)
-    if len(arms_of) > 1 or any(commit.endswith("-dirty") for commit in arms_of):
+    if len(arms_of) > 1 or any(commit.endswith(("-dirty", "no repository")) for commit in arms_of):
         words = []
         for commit, names in arms_of.items():
             words.append(f"{re.sub('(?<=^.{7})[0-9a-f]*', '', commit)} ({', '.join(names)})")
-        print("Runs are of differing code (-dirty: of no commit):", "; ".join(words))
+        print("The code of these runs (-dirty: in no commit):", "; ".join(words))
 
 
 def table_of(args, arms, time, tested, by_layer):
