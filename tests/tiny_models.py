@@ -40,14 +40,16 @@ NUMBERS = {
     8: """num_mel_bins input_feat_per_channel feature_projection_input_dim patch_size chunk_size mamba_chunk_size
         linear_key_head_dim linear_value_head_dim prediction_length""",
     16: "head_dim embedding_size intra_bottleneck_size moe_intermediate_size image_size mamba_head_dim",
-    32: "hidden_size d_model n_embd emb_dim dim decoder_hidden_size",
-    48: "intermediate_size",
-    64: "max_position_embeddings",
+    32: """hidden_size d_model n_embd emb_dim dim decoder_hidden_size out_hidden_size projection_dim shape_embed_dim
+        image_token_embed_dim upsample_initial_channel""",
+    48: """intermediate_size dff ffn_dim encoder_ffn_dim decoder_ffn_dim t2u_encoder_ffn_dim t2u_decoder_ffn_dim
+        projection_intermediate_size""",
+    64: "max_position_embeddings num_embeddings",
 }
 SMALL = {name: number for number, names in NUMBERS.items() for name in names.split()} | dict(
     pad_token_id=0, decoder_attention_heads=2, v_head_dim=7, kv_lora_rank=10, q_lora_rank=12, vocab_size=50,
-    conv_dim=(8, 8), conv_stride=(5, 5), conv_kernel=(5, 5), attention_types=[[["global", "local"], 1]],
-    relative_attention=True, pos_att_type=["c2p", "p2c"])
+    entity_vocab_size=50, conv_dim=(8, 8), conv_stride=(5, 5), conv_kernel=(5, 5),
+    attention_types=[[["global", "local"], 1]], relative_attention=True, pos_att_type=["c2p", "p2c"])
 # Other sizes for what only sees images, for what takes their patches with a grid, and for what only hears.
 IMAGES = dict(hidden_size=24, num_hidden_layers=3, num_key_value_heads=4, head_dim=6)
 GRID = dict(hidden_size=32, embed_dim=32, patch_size=4, image_size=32)
@@ -161,15 +163,14 @@ case("gemma4_text", **GEMMA, global_head_dim=24, num_global_key_value_heads=1, a
 case("gemma4_text", **GEMMA, num_kv_shared_layers=2)
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", **HYBRID)
-case("granitemoehybrid", num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
 case("kimi_linear", **HYBRID, linear_head_dim=8, linear_num_heads=2)
+case("granitemoehybrid", num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
 case("lfm2 lfm2_moe lfm3", num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2)
 case("nemotron_h", hybrid_override_pattern="M*-*", n_groups=1, conv_kernel=4)
 # Encoders, and encoders with decoders.
 case("big_bird bigbird_pegasus", attention_type="original_full")
 case("t5gemma", dict(encoder_hidden_states=lambda n, t: noise(n, t, 32)), decoder=dict(num_hidden_layers=3))
 case("helium", head_dim=8)
-case("luke", entity_vocab_size=50)
 FEW = dict(num_filters=2)
 case("vibevoice_asr", acoustic_tokenizer_encoder_config=FEW, semantic_tokenizer_encoder_config=FEW)
 case("esmc", num_key_value_heads=4)
@@ -178,10 +179,8 @@ case("xmod", default_language="en_XX")
 case("speecht5", lambda model, *_: model(noise(4, 400), decoder_input_ids=ids(4, 9)))
 case("vit_mae", model="ViTMAEForPreTraining", decoder_num_attention_heads=2)
 case("detr", backbone_config=dict(model_type="resnet", hidden_sizes=[8, 16], depths=[1, 1]))
-case("mask2former", dict(pixel_values=0.1 * noise(1, 3, 64, 64)), num_queries=40, hidden_dim=32, feature_size=32,
-     decoder_layers=4, backbone_config=dict(
-         model_type="swin", embed_dim=12, depths=[1] * 4, num_heads=[2, 2, 2, 3], patch_size=2, window_size=2,
-         out_features=["stage1", "stage2", "stage3", "stage4"]))
+case("mask2former", dict(pixel_values=0.1 * noise(1, 3, 64, 64)), hidden_dim=32, backbone_config=dict(
+    depths=[1] * 4, num_heads=[2, 2, 2, 3], patch_size=2, out_features=["stage1", "stage2", "stage3", "stage4"]))
 # Images and sound.
 case("dinov3_vit", hidden_size=32)
 case("tipsv2_vision_model mlcd_vision_model", hidden_size=32)
@@ -192,8 +191,8 @@ case("vivit timesformer", dict(pixel_values=noise(10, 4, 3, 16, 16)))
 case("mgp-str yolos", image_size=[16, 16])
 case("audio-spectrogram-transformer", dict(input_values=noise(12, 16, 16)), max_length=16, num_mel_bins=16)
 case("wav2vec2-bert", add_adapter=True)
-case("musicgen", model="MusicgenForConditionalGeneration", decoder=dict(num_attention_heads=2))
-case("musicgen_melody", model="MusicgenMelodyForConditionalGeneration", decoder=dict(num_attention_heads=2))
+case("musicgen", model="MusicgenForConditionalGeneration")
+case("musicgen_melody", model="MusicgenMelodyForConditionalGeneration")
 # Models made of others: text, and images or sound.
 case("blip", dict(is_decoder=True))
 case("blip", model="BlipModel")
