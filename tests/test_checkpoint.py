@@ -103,7 +103,7 @@ MOVED, *LEFT = SHARDS[FIRST]  # names of tensors
 STALE = {LAST: save(SHARDS[LAST] | {MOVED: torch.zeros_like(WEIGHTS[MOVED])})}  # an old copy, in the file read last
 LOST = {FIRST: save({name: WEIGHTS[name] for name in LEFT})}
 HALF = {"weight_map": {name: file for name, file in INDEX["weight_map"].items() if name != MOVED}}
-BESIDE = {"ckpt.pt": as_bin({"model": WEIGHTS}), "model.safetensors": FILE}
+BESIDE = {"ckpt.pt": as_bin({"model": {"of another model": torch.ones(2)}}), "model.safetensors": FILE}
 # With what MAE, DeiT and DINO save beside the weights.
 MAE = {"mae.pth": as_bin({"model": WEIGHTS, "epoch": 3, "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.95))}),
        "optimizer.pt": b""}
@@ -148,7 +148,7 @@ def test_what_is_not_one_whole_model_is_refused_in_one_line_and_runs_no_code(tmp
     (wrapped(lambda name: f"module._orig_mod.{name}"), ""),
     (wrapped(lambda name: name.replace(".q.", "._fsdp_wrapped_module.q._checkpoint_wrapped_module.")), "")])
 def test_of_the_right_files_every_tensor_is_read_by_its_name_in_the_plain_model(tmp_path, files, file):
-    assert set(read(folder(tmp_path / "toy", files) / file).tensors) == set(WEIGHTS)
+    assert set(read(folder(tmp_path / "toy", files, None) / file).tensors) == set(WEIGHTS)
 
 
 @pytest.mark.parametrize("file, written", [("model.safetensors", save), (BIN, as_bin)])

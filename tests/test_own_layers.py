@@ -47,32 +47,18 @@ def lora(linear):
     linear.forward = lambda x: plain(x) + up(down(x))
 
 
-def hooked(linear):
-    linear.register_forward_hook(lambda _, inputs, output: output + inputs[0] @ torch.randn(C, C))
-
-
-def quantized(linear):
-    """As compressed-tensors: weights beside their scales."""
-    linear.weight_scale = nn.Parameter(torch.ones(C, 1))
-
-
-def of_another(linear):
-    linear.forward = nn.Linear(C, C).forward
-
-
-def prehooked(linear):
-    linear.register_forward_pre_hook(lambda module, _: module.weight.data.mul_(torch.randn(C, C)))
-
-
-def pruned(linear):
-    prune.l1_unstructured(linear, "weight", 0.5)
-
-
-CHANGES = pruned, weight_norm, spectral_norm, lora, of_another, hooked, prehooked, quantized
+CHANGES = {
+    "kohya's LoRA": lora, "weight_norm": weight_norm, "spectral_norm": spectral_norm,
+    "pruned": lambda linear: prune.l1_unstructured(linear, "weight", 0.5),
+    "quantized, as compressed-tensors": lambda linear: linear.register_parameter("scale", nn.Parameter(torch.ones(C))),
+    "the forward of another": lambda linear: setattr(linear, "forward", nn.Linear(C, C).forward),
+    "a hook on its output": lambda linear: linear.register_forward_hook(lambda _, inputs, y: y + inputs[0]),
+    "a hook before it": lambda linear: linear.register_forward_pre_hook(lambda module, _: module.weight.data.mul_(2)),
+}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_linear_that_multiplies_by_more_than_its_weight_is_refused(change):
     q, k = pair()
     change(q)
@@ -168,9 +154,10 @@ def test_heads_that_are_no_pair_and_lists_in_place_of_pairs_are_refused_with_wha
                            rf"\(16, 12\), \(16, 12\) and heads = {re.escape(str(heads))}"):
             score_layers(FITS, heads)
     [(w_q, w_k)] = FITS
-    for heads in (1, 1), (4, 1), (6, 2):
+    few = w_q, w_k[:, :6]  # two key heads
+    for pair, heads in (few, (1, 1)), (few, (4, 1)), (few, (6, 2)), ((w_q, w_k, w_q), (1, 1)):
         with pytest.raises(ValueError, match="layer 0: expected W_q and W_k"):
-            score_layers([(w_q, w_k[:, :6])], heads)  # two key heads
+            score_layers([pair], heads)
     queries, keys = list(torch.randn(3, C, 8)), list(torch.randn(3, C, 4))
     for n in 1, 2, 3:
         with pytest.raises(ValueError, match=r"layer 0: expected W_q and W_k .*zip\(queries, keys\)"):
