@@ -1,7 +1,4 @@
-"""
-What several test files share. One thread for every test and what it starts: tensors are tiny, and a second thread only
-waits for its core.
-"""
+"""What several test files share."""
 
 import os
 from pathlib import Path
@@ -11,7 +8,7 @@ import pytest
 
 from tests.hub import hub  # noqa: F401, a fixture
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: tensors are tiny, and more threads only wait
 
 
 def pytest_configure(config):

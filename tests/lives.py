@@ -1,7 +1,4 @@
-"""
-Runs of train.py for the tests: `run` in this process, and `in_processes` in others, where they may be `killed`. These
-are forks of a process that imports torch once, and is never used.
-"""
+"""Runs of train.py: in this process, or in forks of one that imports torch once and is never used, to be `killed`."""
 
 import itertools
 import multiprocessing
@@ -99,10 +96,7 @@ def killed(cfg, name, n, number=signal.SIGKILL):
 
 
 def in_processes(*calls):
-    """
-    Makes calls, each a function and its arguments, in processes of their own: several as torchrun does.
-    -> [(exit status, what it said), ...]
-    """
+    """Makes calls (function, *arguments) in processes, many as torchrun does -> [(exit status, what it said), ...]"""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         env = dict(WORLD_SIZE=str(len(calls)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))

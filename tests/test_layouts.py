@@ -41,17 +41,13 @@ def at_position_0(value):
 
 
 class Probe(TorchDispatchMode):
-    """
-    Gives basis vectors to every self-attention module of a model and keeps what it multiplies.
-
-    heads: name of the module -> pairs q, k (H, C, D): of every basis vector, less those of the zero vector (biases).
-    causal: name of the module -> position 0 does without position 1; found in a second run, with basis = False.
-    """
+    """Gives basis vectors to every self-attention module of a model and keeps what it multiplies."""
 
     def __init__(self, model):
         super().__init__()
         self.names = attention_modules(model)
-        self.heads, self.causal = defaultdict(list), {}
+        self.heads = defaultdict(list)  # name -> pairs q, k (H, C, D) of all basis vectors, less those of 0: the biases
+        self.causal = {}  # name -> position 0 does without position 1; found in a second run, with basis = False
         self.basis = True
         self.module = None  # the one that runs
         for module in self.names:
@@ -212,10 +208,7 @@ def on_the_hub(config):
 
 
 def require_same(found, tensors, also, others):
-    """
-    Both have the same layers with the same W_qk in each head. (Not the same weights: some files hold the rows
-    of a head in another order.)
-    """
+    """The same layers, and the same W_qk in each head, whose rows some files hold in another order."""
     assert [layer[:3] for layer in found] == [layer[:3] for layer in also]  # stack, causal and index
     for one, two in zip(found, also):
         torch.testing.assert_close(wqk_of_heads(*one.heads(tensors)), wqk_of_heads(*two.heads(others)))
