@@ -73,7 +73,8 @@ def data_dir(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("data")
     files = [Path(os.__file__).parent / name for name in ("os.py", "ast.py", "typing.py", "random.py", "heapq.py")]
-    args = writer.command_line("text", "").parse_args(["--tokenizer=bytes", "--val_fraction=0.2", f"--out_dir={folder}"])
+    flags = ["--tokenizer=bytes", "--val_fraction=0.2", f"--out_dir={folder}"]
+    args = writer.command_line("text", "").parse_args(flags)
     writer.write(args, files, lambda path: prepare.read(path, 2800), by_file=True)
     return str(folder)
 

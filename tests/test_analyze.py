@@ -117,7 +117,7 @@ def test_a_fork_that_adds_a_score_finds_it_everywhere(analysed, monkeypatch):
 
 @pytest.mark.parametrize("imported", ["import data, config, model", ""])
 def test_the_science_needs_torch_alone_and_models_are_scored_beside_packages_of_our_names(tmp_path, imported):
-    """`from analyze import scores` loads no other file of ours, and errors are of one class, with such packages or not."""
+    """`from analyze import scores` loads no other file of ours, and errors are of one class in both cases."""
     assert analyze.CheckpointError is CheckpointError  # of data.pretrained
     for name in "data", "config", "model":
         (tmp_path / name).mkdir()
