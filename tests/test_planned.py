@@ -134,22 +134,20 @@ def test_planned_tests_are_done_with_their_family_and_an_arm_may_stand_on_both_s
         assert said.startswith("No planned test is done, because") and not any(">" in row for row in rows)
 
 
-@pytest.mark.parametrize("changes, n_seeds, words", [
-    (dict(a=dict(n_layer=3)), 8, "its a has n_layer = 3, not 2"), ({}, 7, "has no seed 8")])
-def test_runs_that_are_not_those_of_a_plan_are_refused(tmp_path, changes, n_seeds, words):
-    plan = write_plan(tmp_path / "plan.py", ARMS | changes, [("symmetry", "a", ">", "b")], n_seeds)
-    assert words in run(*write_arms(tmp_path, "ab"), "--plan", plan)
+def test_runs_that_are_not_those_of_a_plan_or_of_other_text_are_refused_and_another_folder_is_said(tmp_path):
+    """The corpus was made anew in its folder before the runs of d."""
+    path, kept = tmp_path / "plan.py", tmp_path / "abc.csv"
+    assert not run(*write_arms(tmp_path, "abc"), "--csv", kept)
+    assert "its a has n_layer = 3, not 2" in run(kept, "--plan", write_plan(path, ARMS | dict(a=dict(n_layer=3))))
+    assert "has no seed 8" in run(kept, "--plan", write_plan(path, ARMS, n_seeds=7))
 
-
-@pytest.mark.parametrize("measure", ["symmetry", "loss"])
-def test_runs_on_another_corpus_are_in_no_test_and_another_folder_of_it_is_said(tmp_path, measure):
-    """The corpus was made anew in its folder after the runs of b."""
-    plan = write_plan(tmp_path / "plan.py", ARMS, [(measure, "a - b", "<", "b - c"), (measure, "b", "<", "c")])
-    folders = write_arms(tmp_path, "bc")
-    moved = write_run(tmp_path / "d-1", data_dir="moved")
-    assert printed(*folders, moved, "--plan", plan)[0] == f"d has data_dir = 'moved', and 'data/sympy/bytes' in {plan}"
-    folders += [write_run(tmp_path / f"a-{seed}", seed=seed, sha256="of other text") for seed in range(1, 9)]
-    assert f"planned test of {measure}, a - b and b - c: its runs differ in sha256" in run(*folders, "--plan", plan)
+    moved = write_run(tmp_path / "moved/d-1", data_dir="moved")
+    of_d = [write_run(tmp_path / f"d-{seed}", seed=seed, sha256="of other text") for seed in range(1, 9)]
+    for measure in "symmetry", "loss":
+        plan = write_plan(path, ARMS, [(measure, "d - b", "<", "b - c"), (measure, "b", "<", "c")])
+        assert printed(kept, moved, "--plan", plan)[0] == f"d has data_dir = 'moved', and 'data/sympy/bytes' in {plan}"
+        said = run(kept, *of_d, "--plan", plan)
+        assert f"planned test of {measure}, d - b and b - c: its runs differ in sha256" in said
 
 
 def test_every_comparison_that_is_kept_has_its_plan_and_clean_commits():
