@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data.pretrained import CheckpointError
-from data.pretrained.layouts import find_layers
+from data.pretrained.layouts import find_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 BOTH = range(2)  # layers
@@ -94,7 +94,7 @@ FOUND = {  # config, names; for each stack: causal, layers, query heads, key hea
 def test_what_is_found_and_what_is_told_to_be_left_out(config, names, stacks, left_out):
     meta = {name: torch.empty(shape, device="meta") for name, shape in names.items()}
     seen = {}
-    found, told = find_layers(config, names)
+    found, told = find_stacks(config, names)
     for layer in found:
         w_q, w_k = layer.heads(meta)
         _, before, *_ = seen.get(layer.stack, (layer.causal, []))
@@ -114,12 +114,12 @@ def test_what_is_found_and_what_is_told_to_be_left_out(config, names, stacks, le
 ])
 def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is_there(keys, layers):
     config = LLAMA | {"num_hidden_layers": 8} | keys
-    found, left_out = find_layers(config, llama(layers))
+    found, left_out = find_stacks(config, llama(layers))
     assert [(layer.stack, layer.index) for layer in found] == [("", i) for i in layers]
     assert left_out == [f"{8 - len(layers)} of 8 layers, which have no self-attention with a softmax"]
     for lost in layers:
         with pytest.raises(CheckpointError, match=f"layer {lost} missing: get all files.*layer_types"):
-            find_layers(config, llama(i for i in layers if i != lost))
+            find_stacks(config, llama(i for i in layers if i != lost))
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -180,5 +180,5 @@ REFUSED = [  # config, names, what is said
 @pytest.mark.parametrize("config, names, message", REFUSED)
 def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message.replace("{", r"\{")) as error:
-        find_layers(config, names)
+        find_stacks(config, names)
     assert "\n" not in str(error.value)

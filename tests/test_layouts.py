@@ -1,6 +1,6 @@
 """
 data/pretrained/layouts.py against transformers: for a tiny random model of every family (tests/tiny_models.py), saved
-and read back, W_q and W_k of find_layers must give the products of queries and keys that the model's own attention
+and read back, W_q and W_k of find_stacks must give the products of queries and keys that the model's own attention
 computes from basis vectors.
 
     python -m pytest tests/test_layouts.py -k MODEL_TYPE
@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.pretrained.architectures import NO_SOFTMAX, TABLE
-from data.pretrained.layouts import find_layers
+from data.pretrained.layouts import find_stacks
 from data.pretrained.checkpoint import open_checkpoint
 from tests.tiny_models import (CASES, NOT_RUN, build, configuration_auto, inputs, saved, shapes, small_config,
                                transformers)
@@ -161,12 +161,12 @@ def run(model, attention, reads, n, t):
 def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, tmp_path):
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
-    found, _ = find_layers(config, shapes(tensors))
+    found, _ = find_stacks(config, shapes(tensors))
     layers = {(layer.stack, layer.index): layer.heads(tensors) for layer in found}
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
         model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
-    require_same(found, tensors, find_layers(on_the_hub(config), shapes(tensors))[0], tensors)
+    require_same(found, tensors, find_stacks(on_the_hub(config), shapes(tensors))[0], tensors)
     if kind in OTHERS:
         require_same(found, tensors, *with_other_names(kind, config, tensors))
     in_memory = open_checkpoint(model)
@@ -227,7 +227,7 @@ def with_other_names(kind, config, tensors):
     other, pattern, replacement = OTHERS[kind]
     others = {re.sub(pattern, replacement, name): tensor for name, tensor in tensors.items()}
     assert others.keys() != tensors.keys() or other != kind
-    also, _ = find_layers(config | {"model_type": other}, shapes(others))
+    also, _ = find_stacks(config | {"model_type": other}, shapes(others))
     if other == "sl_model":  # it is not told whether it has a mask
         also = [layer._replace(causal=False) for layer in also]
     return also, others
@@ -311,6 +311,6 @@ FUSED = [  # the weight of layer 0, its projection as in that code, the number o
 def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_head, config):
     weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
     q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
-    [layer], _ = find_layers(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
+    [layer], _ = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
     w_q, w_k = layer.heads({name: weight})
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from data.pretrained import CheckpointError
 from data.pretrained.checkpoint import open_checkpoint
-from data.pretrained.layouts import find_layers
+from data.pretrained.layouts import find_stacks
 
 N_LAYER, N_EMBD = 4, 256
 CONFIG = b'{"model_type": "toy", "num_hidden_layers": 4}'
@@ -58,7 +58,7 @@ def read(source, groups=GROUPS, weights=WEIGHTS):
 
 
 def layers_of(opened):
-    return find_layers(opened.config, {name: info.shape for name, info in opened.tensors.items()})[0]
+    return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})[0]
 
 
 def one_line(call) -> str:

@@ -1,7 +1,7 @@
 """
 Finds the query and key weights of the self-attention layers in a pretrained Transformer.
 
-    layers, left_out = find_layers(config, shapes)  # from config.json, and from the names and shapes of all tensors
+    layers, left_out = find_stacks(config, shapes)  # from config.json, and from the names and shapes of all tensors
     w_q, w_k = layers[0].heads(tensors)             # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
@@ -43,8 +43,8 @@ class Layer(NamedTuple):
 
 
 @only_checkpoint_errors("config.json, or a shape,")
-def find_layers(config, shapes):
-    """Returns a list of Layers, and what is left out, in words. Raises CheckpointError if q and k are not certain."""
+def find_stacks(config, shapes):
+    """Returns the Layers of all stacks, a list, and what is left out, in words. Raises CheckpointError if in doubt."""
     try:
         return layers_of_model(config, shapes)
     except CheckpointError as e:

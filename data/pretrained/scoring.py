@@ -19,7 +19,7 @@ from analyze import (GAMMA, SEED, balance, excess, heads_of, in_float64, limit_o
 from .. import printable
 from . import CheckpointError, only_checkpoint_errors, require, tables  # the first is analyze.CheckpointError, too
 from .checkpoint import Checkpoint, in_memory, open_checkpoint, read_float
-from .layouts import find_layers
+from .layouts import find_stacks
 
 DIRECTIONS = 2048  # so many random directions are drawn for the norms of a matrix
 MATRICES = 512  # and so many matrices are made of these norms
@@ -119,7 +119,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu"):
         # 1) find out where q and k are, from the config and the names and shapes of tensors
         opened = open_checkpoint(source)
         shapes = {key: tensor.shape for key, tensor in opened.tensors.items()}
-        layers, left_out = find_layers(opened.config, shapes)
+        layers, left_out = find_stacks(opened.config, shapes)
 
         # 2) read these alone, and only a few layers ahead: a model may be larger than the memory
         stream = opened.stream([layer.names for layer in layers])
