@@ -56,8 +56,9 @@ FOUND = {  # config, names; for each stack: causal, layers, query heads, key hea
     "layers that predict further tokens, by their name": (
         LLAMA, llama() | llama([0], prefix="mtp.") | qk("model.mtp_block.{i}.self_attn", [0]), PLAIN,
         ["layers that predict tokens"]),
-    "and by their number": (
-        LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)), PLAIN, ["layers that predict tokens"]),
+    "by their number, and told once if both are there": (
+        LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)) | llama([0], prefix="mtp."), PLAIN,
+        ["layers that predict tokens"]),
     "cross-attention in layers of its own, as in Mllama": (
         LLAMA | {"num_hidden_layers": 4, "cross_attention_layers": [1, 3]},
         llama([0, 2]) | qk("model.layers.{i}.cross_attn", [1, 3]), {"": (True, [0, 2], 4, 4)},

@@ -102,7 +102,7 @@ def layers_of_model(config, shapes):
     left = sorted(queries - accounted_for - cross)
     reason = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
     require(layers and not left, f"{model_type}: {reason}: {advice(queries)}")
-    return layers, left_out
+    return layers, [*dict.fromkeys(left_out)]  # each once
 
 
 def find_rows(part, queries):
