@@ -1,7 +1,7 @@
 """
-The judge of the race to 1.80 nats: what an entry's plan may set, and what all of its runs have in common. It asks
-config/plans/benchmark.py, and never the entry's own file. data/results/README.md, question 8, has the rules in words,
-and what no program can refuse. config/records/template.py is an entry to copy.
+The judge of the race to 1.80 nats: what an entry's plan may set, and what all of its runs have in common. The limits
+are those of config/plans/benchmark.py, and not the entry's own. data/results/README.md, question 8, has the rules in
+words, and what no program can refuse. config/records/template.py is an entry to copy.
 """
 
 import itertools
@@ -90,7 +90,7 @@ def make_ready(folder):
 
 
 def require_fair(plan, arms):
-    """Raises ConfigError unless all runs of a race are there, of one size and text, and made alike. arms: of Runs."""
+    """Raises ConfigError unless all runs of a race are there, small enough, of its text, and made alike."""
     for name, seed in itertools.product(plan.arms, plan.seeds):
         is_there = name in arms and seed in arms[name].seeds()
         require(is_there, f"{plan.path}: {name} has no run of seed {seed}, and a race needs all")
@@ -102,7 +102,7 @@ def require_fair(plan, arms):
     for fact in ONE_FOR_ALL:
         found = sorted(set().union(*[arm.config.get(fact, []) for arm in arms.values()]))
         if not found and not plan.is_entry():
-            continue  # runs of benchmark.csv did not keep what made their steps
+            continue  # runs of benchmark.csv did not keep made_with
         require(len(found) == 1, f"{plan.path}: a race has one {fact} for all runs, and these have {'; '.join(found)}")
         require(fact != "commit" or re.fullmatch(COMMIT, *found), f"{plan.path}: its runs are of {found[0]}, no commit")
 

@@ -36,7 +36,7 @@ class MatrixAdamW(torch.optim.Optimizer):
 
 
 def hand_over(adamw, cfg, model):
-    """Takes matrices out of AdamW, as qk_update or muon_rate say, and returns it and their optimizer as one."""
+    """Moves matrices from AdamW to another optimizer, as qk_update or muon_rate say, and returns both as one."""
     weights = []
     for block in model.blocks:
         weights += [block.attn.q.weight, block.attn.k.weight]
@@ -47,8 +47,8 @@ def hand_over(adamw, cfg, model):
     if cfg.qk_update == "matrix":
         other = MatrixAdamW(weights, cfg.learning_rate, (0.9, cfg.beta2), cfg.weight_decay)
     else:
-        # Muon makes all singular values of an update equal, and so has no coordinates of its own either.
-        # match_rms_adamw gives its updates the size of AdamW's, so that one learning rate fits both
+        # Muon makes all singular values of an update nearly equal, and so has no coordinates of its own either.
+        # match_rms_adamw gives its updates the size of AdamW's, so that with qk_update one learning rate fits both
         muon = dict(params=weights, peak=cfg.muon_rate or cfg.learning_rate)
         other = torch.optim.Muon([muon], cfg.learning_rate, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
     return Both(adamw, other)

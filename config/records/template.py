@@ -1,5 +1,5 @@
 """
-What is new in this entry? Say it here in a sentence: data/results/README.md, question 8, has the rules.
+What is new in this entry? Say it here in a sentence. The rules are in data/results/README.md, question 8.
 
     python -m config.plan config/records/template.py            # refuses what is against them, and says what lacks
     python -m config.plan config/records/template.py --run      # does the runs
