@@ -5,6 +5,7 @@ import shlex
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,7 +48,9 @@ def said(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # output.txt is UTF-8, whatever the system prefers
-    return tmp_path / "said"
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path / "said"
+    signal.signal(signal.SIGTERM, before)  # which do_all has set
 
 
 def test_runs_are_done_in_the_order_of_the_plan_and_again_if_they_were_stopped(said):
@@ -91,7 +94,9 @@ def test_finished_runs_of_another_commit_than_the_code_are_named(said, monkeypat
     assert "finished" not in capsys.readouterr().err
 
 
-def test_to_stop_the_command_ends_its_runs(said):
+def test_to_stop_the_command_ends_its_runs_and_to_stop_it_again_changes_nothing(said, monkeypatch):
+    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=lambda _: os.kill(os.getpid(), signal.SIGTERM)))
+
     def stop():
         while not said.exists():
             os.sched_yield()
