@@ -37,11 +37,14 @@ class MatrixAdamW(torch.optim.Optimizer):
 
 def hand_over(adamw, cfg, model):
     """Moves matrices from AdamW to another optimizer, as qk_update or muon_rate say, and returns both as one."""
-    weights = []
-    for block in model.blocks:
-        weights += [block.attn.q.weight, block.attn.k.weight]
     if cfg.muon_rate:
         weights = [p for p in model.blocks.parameters() if p.ndim > 1]
+    else:
+        weights = []
+        for block in model.blocks:
+            weights += [block.attn.q.weight, block.attn.k.weight]
+
+    # the two optimizers share no matrix
     matrices = adamw.param_groups[0]
     matrices["params"] = [p for p in matrices["params"] if not any(p is w for w in weights)]
     if cfg.qk_update == "matrix":
